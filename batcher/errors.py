@@ -1,0 +1,115 @@
+"""Every error that batcher reports, as one tree.
+
+    BatcherError
+    ├── ConfigError                a setting that cannot work; raised at start, never later
+    └── ServiceError               what a caller of the API is told            status  wire type
+        ├── InvalidRequest                                                      400    invalid_request_error
+        ├── NotAuthenticated                                                    401    authentication_error
+        ├── NotFound                                                            404    not_found_error
+        ├── MethodNotAllowed                                                    405    invalid_request_error
+        ├── RequestTimeout         the body did not arrive in time              408    timeout_error
+        ├── RequestTooLarge                                                     413    request_too_large
+        ├── Overloaded             no room within the wait budget               529    overloaded_error
+        │   └── ShuttingDown       this process is draining                     529    overloaded_error
+        ├── Expired                the deadline passed before an answer         504    timeout_error
+        └── ServerFault            our side broke                               500    api_error
+            ├── InputFailed        run_batch raised on this very input
+            ├── WorkerFailed       every attempt lost its worker
+            └── BadOutput          run_batch broke its contract on every attempt
+
+Service errors are values in the core (an effect carries one) and exceptions in the shell; they are never mutated, so both
+uses may share an instance. Whether a caller should retry is a property of the class, not of the handler that sends it.
+"""
+
+from typing import ClassVar
+
+
+class BatcherError(Exception):
+    """The root: `except BatcherError` catches whatever batcher raises on purpose."""
+
+
+class ConfigError(BatcherError):
+    """A setting that cannot work. The message names the setting, its value and what would be accepted."""
+
+
+class ServiceError(BatcherError):
+    """An error that a caller of the API is told about.
+
+    `retry_after_s` is a whole number of seconds from 1 to 60, or None where waiting would not help.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "api_error"
+    is_retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(ServiceError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class NotAuthenticated(ServiceError):
+    status = 401
+    type = "authentication_error"
+
+
+class NotFound(ServiceError):
+    status = 404
+    type = "not_found_error"
+
+
+class MethodNotAllowed(ServiceError):
+    status = 405
+    type = "invalid_request_error"
+
+
+class RequestTimeout(ServiceError):
+    status = 408
+    type = "timeout_error"
+    is_retryable = True
+
+
+class RequestTooLarge(ServiceError):
+    status = 413
+    type = "request_too_large"
+
+
+class Overloaded(ServiceError):
+    status = 529
+    type = "overloaded_error"
+    is_retryable = True
+
+
+class ShuttingDown(Overloaded):
+    """The process drains; another one may answer at once."""
+
+
+class Expired(ServiceError):
+    status = 504
+    type = "timeout_error"
+    is_retryable = True
+
+
+class ServerFault(ServiceError):
+    """Our side broke; the caller did nothing wrong."""
+
+    is_retryable = True
+
+
+class InputFailed(ServerFault):
+    """`run_batch` raised on this input alone, so the same input would fail again."""
+
+    is_retryable = False
+
+
+class WorkerFailed(ServerFault):
+    """Every attempt of the request's batch lost its worker."""
+
+
+class BadOutput(ServerFault):
+    """`run_batch` broke its contract on every attempt: wrong number or type of outputs."""
