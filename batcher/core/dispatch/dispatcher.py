@@ -1,0 +1,377 @@
+"""The heart: which requests run together, on which worker, when, and what happens when that fails.
+
+It decides and never acts: every input returns effects for its shell to perform. The rules, in the order in which they bind:
+
+- A request that was accepted has exactly one end: `Answer`, `Refuse`, or its owner's `cancel`.
+- Batches that must run again go before fresh ones: their requests are the oldest.
+- The members of a fresh batch are chosen at the moment it leaves for a free worker, never earlier. When that moment comes is
+  the policy's business, who is taken is the tiers'.
+- Whatever passes its deadline ends then, waiting or running, whether or not a worker is free.
+- A worker's late word (an older incarnation, a superseded attempt) changes nothing.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from batcher.config import DispatchConfig
+from batcher.core.dispatch.deadlines import Deadlines
+from batcher.core.dispatch.inflight import Batch, Flight, Inflight
+from batcher.core.dispatch.policies import Load, create_policy
+from batcher.core.dispatch.retry import RetryBudget, parts_after_loss, parts_after_raise
+from batcher.core.dispatch.service_time import ServiceTime
+from batcher.core.dispatch.statistics import Counters, DispatchStatistics, snapshot
+from batcher.core.dispatch.tiers import Tiers
+from batcher.core.dispatch.workers import Worker, Workers, WorkerState
+from batcher.core.effects import NOTHING, Answer, Effect, Effects, Refuse, RunBatch, StartWorker, StopWorker
+from batcher.errors import BadOutput, Expired, InputFailed, Overloaded, ServiceError, WorkerFailed
+from batcher.types import BatchReason, Outcome, Request, WorkerFault
+
+_HANG_SLACK_S = 0.1
+"""A hang is never called sooner than this after the expected end: pauses below it come from a busy machine."""
+
+
+class Dispatcher:
+    """The dispatcher of batch mode. One owner calls it; it has no locks.
+
+    `_live` holds every request that was accepted and has not ended; each of them either waits in `_tiers`, or is a member of one
+    batch in `_inflight` or `_parked` (batches that run again as soon as a worker is free). A batch may have members that are
+    no longer live: they ended by deadline or cancellation, and their outputs are dropped.
+    """
+
+    def __init__(self, config: DispatchConfig, *, now: float) -> None:
+        self._config = config
+        self._policy = create_policy(config)
+        self._tiers = Tiers(config.tiers, max_requests=config.max_waiting, max_bytes=config.max_waiting_bytes)
+        self._workers = Workers(config, now=now)
+        self._inflight = Inflight()
+        self._parked: deque[Batch] = deque()
+        self._live: dict[int, Request] = {}
+        self._deadlines = Deadlines()
+        self._budget = RetryBudget(ratio=config.retry_ratio, reserve=config.retry_reserve)
+        self._service_time = ServiceTime(config.service_time_s)
+        self._load = Load(service_time_s=config.service_time_s)
+        self._counters = Counters()
+        self._next_batch_id = 1
+        self._is_draining = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dispatcher waiting={self._tiers.num_waiting} running={self._inflight.num_requests} "
+            f"inflight={len(self._inflight)} parked={len(self._parked)} ready={self._workers.num_ready}>"
+        )
+
+    # What the shell, the gate and the policy ask.
+
+    @property
+    def num_live(self) -> int:
+        """Requests that were accepted and have not ended."""
+        return len(self._live)
+
+    @property
+    def num_ready_workers(self) -> int:
+        return self._workers.num_ready
+
+    @property
+    def capacity_rate(self) -> float:
+        """Requests per second that the ready workers serve in full batches, by the service time measured of late."""
+        return self._workers.num_ready * self._policy.max_batch_size / self._service_time.mean_s
+
+    def num_ahead_of(self, tier: str, tenant: str) -> int:
+        """At most how many accepted requests would leave before the tenant's next one. O(number of tiers)."""
+        return self._tiers.num_ahead_of(tier, tenant) + sum(len(batch.requests) for batch in self._parked)
+
+    def next_deadline(self) -> float | None:
+        """When to call `tick` if nothing happens before; None if nothing is due."""
+        instant = min(self._deadlines.first(), self._workers.next_deadline(), self._next_departure_at())
+        return instant if instant != float("inf") else None
+
+    def statistics(self) -> DispatchStatistics:
+        return snapshot(
+            counters=self._counters,
+            tiers=self._tiers,
+            workers=self._workers,
+            num_live=len(self._live),
+            num_running=self._inflight.num_requests,
+            num_inflight=len(self._inflight),
+            num_parked=len(self._parked),
+            service_time_s=self._service_time.mean_s,
+            retry_budget=self._budget.num_available,
+        )
+
+    # Inputs: requests.
+
+    def submit(self, request: Request, *, now: float) -> Effects:
+        """Accepts a request, or refuses it in the effects when there is no room for it to wait.
+
+        Raises ValueError, and changes nothing, if its id is live, its tier unknown or its deadline past.
+        """
+        if request.id in self._live or request.tier not in self._tiers or request.deadline_at <= now:
+            raise ValueError(f"request {request.id}: a live id, an unknown tier {request.tier!r} or a deadline in the past")
+        if not self._tiers.has_room_for(request):
+            self._counters.num_no_room += 1
+            return (_no_room(request),)
+        displaced = self._tiers.push(request)
+        self._live[request.id] = request
+        self._deadlines.set(request.id, request.deadline_at)
+        if not displaced and not self._may_depart(now=now):
+            return NOTHING
+        effects: list[Effect] = []
+        for other in displaced:
+            self._counters.num_displaced += 1
+            self._forget(other)
+            effects.append(_no_room(other))
+        self._dispatch(effects, now=now)
+        return effects
+
+    def cancel(self, request_id: int) -> bool:
+        """Its caller is gone. A waiting request never runs; the output of a running one is dropped.
+
+        Returns False if it had already ended, which is no error: the answer and the hang-up may cross.
+        """
+        request = self._live.get(request_id)
+        if request is None:
+            return False
+        self._forget(request)
+        if self._tiers.is_waiting(request):
+            self._tiers.remove(request)
+        self._counters.num_cancelled += 1
+        return True
+
+    def drain(self, *, now: float) -> Effects:
+        """From now on whatever waits leaves as soon as a worker is free. Refusing new requests is the gate's business."""
+        self._is_draining = True
+        effects: list[Effect] = []
+        self._dispatch(effects, now=now)
+        return effects
+
+    # Inputs: workers.
+
+    def start(self) -> Effects:
+        """The first effects: start every worker."""
+        return [StartWorker(worker.id, worker.incarnation) for worker in self._workers]
+
+    def worker_ready(self, worker_id: int, incarnation: int, *, now: float) -> Effects:
+        worker = self._workers.find(worker_id, incarnation)
+        if worker is None:
+            return NOTHING
+        if worker.state is not WorkerState.STARTING:
+            raise ValueError(f"{worker!r} reported ready twice")
+        self._workers.ready(worker)
+        effects: list[Effect] = []
+        self._dispatch(effects, now=now)
+        return effects
+
+    def worker_lost(self, worker_id: int, incarnation: int, fault: WorkerFault, *, now: float) -> Effects:
+        """This incarnation is gone: its batch runs again elsewhere and the worker is replaced after a rest (SPEC S1.6)."""
+        worker = self._workers.find(worker_id, incarnation)
+        if worker is None:
+            self._counters.num_late += 1
+            return NOTHING
+        effects: list[Effect] = []
+        self._lose(worker, fault, effects, now=now)
+        self._dispatch(effects, now=now)
+        return effects
+
+    def complete(self, batch_id: int, attempt: int, outputs: Sequence[object], *, now: float) -> Effects:
+        """`run_batch` returned. Outputs of the wrong number or type are the worker's fault and reach nobody."""
+        flight = self._inflight.find(batch_id, attempt)
+        if flight is None:
+            self._counters.num_late += 1
+            return NOTHING
+        requests = flight.batch.requests
+        effects: list[Effect] = []
+        if len(outputs) != len(requests) or not all(type(output) is str for output in outputs):
+            self._counters.num_bad_outputs += 1
+            self._lose(self._worker_of(flight), WorkerFault.BAD_OUTPUT, effects, now=now, num_outputs=len(outputs))
+        else:
+            self._service_time.observe(now - flight.departed_at)
+            self._land(flight, has_succeeded=True)
+            live = self._live
+            for request, output in zip(requests, outputs, strict=True):
+                if request.id in live:
+                    self._forget(request)
+                    effects.append(Answer(request, output, flight.departed_at))  # type: ignore[arg-type]
+        self._dispatch(effects, now=now)
+        return effects
+
+    def fail(self, batch_id: int, attempt: int, *, now: float) -> Effects:
+        """`run_batch` raised: one of the inputs is bad and the worker is not. Only the culprit gets an error."""
+        flight = self._inflight.find(batch_id, attempt)
+        if flight is None:
+            self._counters.num_late += 1
+            return NOTHING
+        self._counters.num_raised += 1
+        self._land(flight, has_succeeded=False)
+        effects: list[Effect] = []
+        remaining = self._still_live(flight.batch.requests)
+        parts = parts_after_raise(remaining)
+        if parts and self._budget.withdraw(len(parts)):
+            self._counters.num_splits += len(parts)
+            # The oldest requests go first, and they must not overtake one another.
+            self._parked.extendleft(reversed([self._new_batch(p, flight.batch.attempt, BatchReason.SPLIT) for p in parts]))
+        else:
+            self._refuse_all(remaining, InputFailed(_why_raised(len(flight.batch.requests))), effects)
+        self._dispatch(effects, now=now)
+        return effects
+
+    # Input: time.
+
+    def tick(self, *, now: float) -> Effects:
+        """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave."""
+        effects: list[Effect] = []
+        for request_id in self._deadlines.pop_due(now=now):
+            request = self._live.pop(request_id)
+            if self._tiers.is_waiting(request):
+                self._tiers.remove(request)
+            error = Expired(f"no answer within the request's {request.deadline_at - request.arrived_at:g} s")
+            effects.append(Refuse(request, Outcome.EXPIRED, error))
+        for worker in self._workers.pop_due(now=now):
+            if worker.state is WorkerState.RESTING:
+                self._workers.restart(worker, now=now)
+                effects.append(StartWorker(worker.id, worker.incarnation))
+            else:
+                fault = WorkerFault.HUNG if worker.state is WorkerState.BUSY else WorkerFault.NOT_STARTED
+                self._lose(worker, fault, effects, now=now)
+        self._dispatch(effects, now=now)
+        return effects
+
+    # Decisions.
+
+    def _next_departure_at(self) -> float:
+        """When what waits may leave: infinity while there is nothing to send or nobody to send it to."""
+        if not self._workers.has_free:
+            return float("inf")
+        if self._parked:
+            return float("-inf")
+        if not self._tiers.num_waiting:
+            return float("inf")
+        load = self._load
+        load.num_waiting = self._tiers.num_waiting
+        load.oldest_at = self._tiers.oldest_at()
+        load.num_running = self._inflight.num_requests
+        load.num_workers = self._workers.num_ready
+        load.service_time_s = self._service_time.mean_s
+        return load.oldest_at if self._is_draining else self._policy.leaves_at(load)
+
+    def _may_depart(self, *, now: float) -> bool:
+        return self._next_departure_at() <= now
+
+    def _dispatch(self, effects: list[Effect], *, now: float) -> None:
+        """Sends batches while one may leave and a worker is free."""
+        while self._may_depart(now=now):
+            batch = self._next_again() if self._parked else self._next_fresh(now=now)
+            if batch is None:
+                continue
+            worker = self._workers.assign(until=now + self._allowance_s(self._workers.next_free()))
+            self._inflight.add(Flight(batch, worker.id, now))
+            self._counters.count_departure(batch)
+            effects.append(RunBatch(worker.id, worker.incarnation, batch.id, batch.attempt, batch.requests, batch.reason))
+
+    def _next_again(self) -> Batch | None:
+        """The next batch that must run again, less the members that ended meanwhile."""
+        batch = self._parked.popleft()
+        requests = self._still_live(batch.requests)
+        return Batch(batch.id, batch.attempt, requests, batch.reason) if requests else None
+
+    def _next_fresh(self, *, now: float) -> Batch:
+        """Chooses now who leaves now."""
+        reason = BatchReason.DRAIN if self._is_draining else self._policy.reason(self._load, now=now)
+        is_canary = self._workers.is_on_probation(self._workers.next_free())
+        requests = self._tiers.take(1 if is_canary else self._policy.max_batch_size)
+        self._policy.departed(self._load, now=now)
+        self._budget.deposit()
+        return self._new_batch(requests, 1, reason)
+
+    def _allowance_s(self, worker: Worker) -> float:
+        """How long this worker may take for a batch before it counts as hung."""
+        if not worker.has_completed:
+            return self._config.first_batch_timeout_s
+        longest_s = self._service_time.longest_s
+        return max(longest_s * self._config.hang_factor, longest_s + _HANG_SLACK_S)
+
+    def _lose(
+        self, worker: Worker, fault: WorkerFault, effects: list[Effect], *, now: float, num_outputs: int | None = None
+    ) -> None:
+        flight = self._inflight.on_worker(worker.id)
+        effects.append(StopWorker(worker.id, worker.incarnation, fault))
+        self._workers.lose(worker, now=now)
+        self._counters.count_fault(fault)
+        if flight is None:
+            return
+        self._inflight.remove(flight)
+        batch = flight.batch
+        remaining = self._still_live(batch.requests)
+        if not remaining:
+            return
+        parts = parts_after_loss(batch, remaining, max_attempts=self._config.max_attempts)
+        if not parts or not self._budget.withdraw(len(parts)):
+            self._refuse_all(remaining, _why_lost(batch, fault, num_outputs), effects)
+            return
+        self._counters.num_retries += len(parts)
+        if len(parts) == 1:
+            again = [Batch(batch.id, batch.attempt + 1, parts[0], BatchReason.RETRY)]
+        else:
+            again = [self._new_batch(part, batch.attempt + 1, BatchReason.RETRY) for part in parts]
+        self._parked.extendleft(reversed(again))
+
+    def _land(self, flight: Flight, *, has_succeeded: bool) -> None:
+        self._inflight.remove(flight)
+        self._workers.release(self._worker_of(flight), has_succeeded=has_succeeded)
+
+    def _worker_of(self, flight: Flight) -> Worker:
+        return self._workers[flight.worker_id]
+
+    def _still_live(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+        return tuple(request for request in requests if request.id in self._live)
+
+    def _new_batch(self, requests: tuple[Request, ...], attempt: int, reason: BatchReason) -> Batch:
+        batch_id = self._next_batch_id
+        self._next_batch_id += 1
+        return Batch(batch_id, attempt, requests, reason)
+
+    def _refuse_all(self, requests: tuple[Request, ...], error: ServiceError, effects: list[Effect]) -> None:
+        for request in requests:
+            self._forget(request)
+            effects.append(Refuse(request, Outcome.FAILED, error))
+
+    def _forget(self, request: Request) -> None:
+        del self._live[request.id]
+        self._deadlines.discard(request.id)
+
+    # Laws.
+
+    def check(self) -> None:
+        """Asserts the object's laws. O(live requests + workers), both bounded by the configuration."""
+        self._tiers.check()
+        self._inflight.check()
+        self._workers.check()
+        self._deadlines.check()
+        waiting = [request.id for queue in self._tiers for request in queue]
+        batches = [*(flight.batch for flight in self._inflight), *self._parked]
+        running = [request.id for batch in batches for request in batch.requests if request.id in self._live]
+        assert sorted(waiting + running) == sorted(self._live), "a live request is in no place, or in two"
+        assert len(self._deadlines) == len(self._live), "a live request has no deadline, or a dead one has"
+        assert all(1 <= len(batch.requests) <= self._policy.max_batch_size for batch in batches)
+        assert all(batch.attempt <= self._config.max_attempts for batch in batches)
+        busy = sum(worker.state is WorkerState.BUSY for worker in self._workers)
+        assert busy == len(self._inflight), "a busy worker without a batch, or a batch without its worker"
+        assert not (self._parked and self._workers.has_free), "a batch waits to run again beside a free worker"
+
+
+def _no_room(request: Request) -> Refuse:
+    return Refuse(request, Outcome.REJECTED_CAPACITY, Overloaded("the queue is full", retry_after_s=1))
+
+
+def _why_raised(num_inputs: int) -> str:
+    if num_inputs == 1:
+        return "run_batch raised an exception on this input"
+    return f"run_batch raised an exception on this batch of {num_inputs}, and the retry budget is used up"
+
+
+def _why_lost(batch: Batch, fault: WorkerFault, num_outputs: int | None) -> ServiceError:
+    if fault is WorkerFault.BAD_OUTPUT:
+        return BadOutput(
+            f"run_batch returned {num_outputs} outputs for {len(batch.requests)} inputs, or something that is no string, "
+            f"on attempt {batch.attempt}"
+        )
+    return WorkerFailed(f"the worker was lost ({fault}) on attempt {batch.attempt} of this request")

@@ -1,0 +1,28 @@
+"""What a batch takes: the mean for pacing and capacity, the longest for telling a slow worker from a hung one.
+
+Both are plain weighted averages of what was seen, so they stay between the smallest and the largest sample: a fit over batch
+size was refused, for a fit can be negative and then nothing is ever admitted (bentoml/BentoML#3646).
+"""
+
+_WEIGHT = 0.1
+"""Of each new sample: the last 20 batches or so decide, half a second of a busy fleet."""
+
+
+class ServiceTime:
+    """`mean_s` and `longest_s` start from the configured expectation; the first sample replaces it in the mean."""
+
+    __slots__ = ("_expected_s", "longest_s", "mean_s", "num_samples")
+
+    def __init__(self, expected_s: float) -> None:
+        self._expected_s = expected_s
+        self.mean_s = expected_s
+        self.longest_s = expected_s
+        """The longest recent batch; decays towards the mean, never below the expectation."""
+        self.num_samples = 0
+
+    def observe(self, duration_s: float) -> None:
+        """Counts a batch that succeeded. Durations are positive; a clock that stands still counts as a microsecond."""
+        duration_s = max(duration_s, 1e-6)
+        self.mean_s += (duration_s - self.mean_s) * (_WEIGHT if self.num_samples else 1.0)
+        self.longest_s = max(self._expected_s, duration_s, self.longest_s + (self.mean_s - self.longest_s) * _WEIGHT)
+        self.num_samples += 1

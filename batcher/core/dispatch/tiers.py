@@ -1,0 +1,211 @@
+"""The queues: a tier each, and inside a tier a line for each tenant.
+
+Between tiers the order is strict: a batch takes the first tier's requests and fills what is left from the next (SPEC S1.4).
+Inside a tier it is deficit round robin with a quantum of one slot of a batch. As every request takes exactly one slot, the
+deficit is always zero and what remains is: the tenants that wait take turns, one request a turn, each line in order of
+arrival. So a tenant that floods makes its own line longer, and any other waits for at most one request of each tenant that
+is before it. A single queue in order of arrival was refused: in it a burst of one key delays everybody.
+
+Room is bounded in requests and in bytes, and shared by the rule of Choudhury and Hahne ("Dynamic queue length thresholds
+for shared-memory packet switches", 1998, with alpha = 1): a tenant may wait with no more than what is still free. One
+tenant alone fills half of the room, and the other half is there for whoever comes. What a lower tier holds counts as free
+for a higher one, which displaces its newest requests.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from batcher.types import Request
+
+
+class _Line:
+    """One tenant's waiting requests, in order of arrival."""
+
+    __slots__ = ("num_bytes", "requests")
+
+    def __init__(self) -> None:
+        self.requests: OrderedDict[int, Request] = OrderedDict()
+        self.num_bytes = 0
+
+
+class TierQueue:
+    """One tier's waiting requests.
+
+    `_arrivals` has all of them in order of arrival. `_lines` has the same ones by tenant, the tenant whose turn is next first;
+    a line that empties is dropped, so there are never more lines than requests. `num_bytes` is the sum of theirs.
+    """
+
+    __slots__ = ("_arrivals", "_lines", "name", "num_bytes")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.num_bytes = 0
+        self._arrivals: OrderedDict[int, Request] = OrderedDict()
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._arrivals
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._arrivals.values())
+
+    @property
+    def num_tenants(self) -> int:
+        return len(self._lines)
+
+    def oldest(self) -> Request:
+        return next(iter(self._arrivals.values()))
+
+    def newest(self) -> Request:
+        return next(reversed(self._arrivals.values()))
+
+    def held_by(self, tenant: str) -> tuple[int, int]:
+        """What the tenant waits with: requests, bytes."""
+        line = self._lines.get(tenant)
+        return (len(line.requests), line.num_bytes) if line is not None else (0, 0)
+
+    def push(self, request: Request) -> None:
+        self._arrivals[request.id] = request
+        line = self._lines.get(request.tenant)
+        if line is None:
+            line = self._lines[request.tenant] = _Line()
+        line.requests[request.id] = request
+        line.num_bytes += request.num_bytes
+        self.num_bytes += request.num_bytes
+
+    def remove(self, request_id: int) -> Request:
+        """Takes one out, wherever it stands. Raises KeyError if it does not wait here."""
+        request = self._arrivals.pop(request_id)
+        line = self._lines[request.tenant]
+        del line.requests[request_id]
+        line.num_bytes -= request.num_bytes
+        self.num_bytes -= request.num_bytes
+        if not line.requests:
+            del self._lines[request.tenant]
+        return request
+
+    def take(self, num: int, into: list[Request]) -> None:
+        """Moves up to `num` requests into the list, tenants in turn."""
+        lines = self._lines
+        arrivals = self._arrivals
+        for _ in range(min(num, len(arrivals))):
+            tenant = next(iter(lines))
+            line = lines[tenant]
+            request_id, request = line.requests.popitem(last=False)
+            line.num_bytes -= request.num_bytes
+            self.num_bytes -= request.num_bytes
+            del arrivals[request_id]
+            if line.requests:
+                lines.move_to_end(tenant)
+            else:
+                del lines[tenant]
+            into.append(request)
+
+    def num_ahead_of(self, tenant: str) -> int:
+        """At most how many requests of this tier would be taken before the tenant's next one. O(1).
+
+        Its own line is served whole before it, and in each of those turns every other tenant takes at most one.
+        """
+        line = self._lines.get(tenant)
+        num_own = len(line.requests) if line is not None else 0
+        num_others = len(self._lines) - (line is not None)
+        return min(len(self._arrivals), num_own + (num_own + 1) * num_others)
+
+    def check(self) -> None:
+        by_tenant = [request for line in self._lines.values() for request in line.requests.values()]
+        assert sorted(r.id for r in by_tenant) == sorted(self._arrivals), f"{self.name}: lines and arrivals differ"
+        assert all(line.requests for line in self._lines.values()), f"{self.name}: an empty line was kept"
+        assert self.num_bytes == sum(r.num_bytes for r in by_tenant), f"{self.name}: bytes are miscounted"
+        for tenant, line in self._lines.items():
+            assert all(r.tenant == tenant for r in line.requests.values()), f"{self.name}: a request is in a stranger's line"
+            assert line.num_bytes == sum(r.num_bytes for r in line.requests.values()), f"{self.name}: a line is miscounted"
+
+
+class Tiers:
+    """All tiers, first the one that is served first, with one bound over their requests and bytes."""
+
+    __slots__ = ("_by_name", "_max_bytes", "_max_requests", "_queues", "num_bytes", "num_waiting")
+
+    def __init__(self, names: tuple[str, ...], *, max_requests: int, max_bytes: int) -> None:
+        self._queues = tuple(TierQueue(name) for name in names)
+        self._by_name = {queue.name: queue for queue in self._queues}
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self.num_waiting = 0
+        self.num_bytes = 0
+
+    def __iter__(self) -> Iterator[TierQueue]:
+        return iter(self._queues)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def has_room_for(self, request: Request) -> bool:
+        """Whether the tenant may wait with one more, counting what lower tiers hold as free."""
+        free_requests, free_bytes = self._max_requests, self._max_bytes
+        for queue in self._queues:
+            free_requests -= len(queue)
+            free_bytes -= queue.num_bytes
+            if queue.name == request.tier:
+                break
+        num_requests, num_bytes = self._by_name[request.tier].held_by(request.tenant)
+        return num_requests < free_requests and num_bytes + request.num_bytes <= free_bytes
+
+    def push(self, request: Request) -> list[Request]:
+        """Lets it wait, and returns those of lower tiers that were displaced. Asserts `has_room_for`."""
+        assert self.has_room_for(request)
+        displaced = []
+        lower = reversed(self._queues)
+        queue = next(lower)
+        while (
+            self.num_waiting + 1 > self._max_requests or self.num_bytes + request.num_bytes > self._max_bytes
+        ) and queue.name != request.tier:
+            if not len(queue):
+                queue = next(lower)
+                continue
+            displaced.append(self.remove(queue.newest()))
+        self._by_name[request.tier].push(request)
+        self.num_waiting += 1
+        self.num_bytes += request.num_bytes
+        return displaced
+
+    def is_waiting(self, request: Request) -> bool:
+        return request.id in self._by_name[request.tier]
+
+    def remove(self, request: Request) -> Request:
+        self._by_name[request.tier].remove(request.id)
+        self.num_waiting -= 1
+        self.num_bytes -= request.num_bytes
+        return request
+
+    def take(self, num: int) -> tuple[Request, ...]:
+        """Removes and returns up to `num` requests: higher tiers first, tenants in turn."""
+        taken: list[Request] = []
+        for queue in self._queues:
+            num_bytes = queue.num_bytes
+            queue.take(num - len(taken), taken)
+            self.num_bytes -= num_bytes - queue.num_bytes
+        self.num_waiting -= len(taken)
+        return tuple(taken)
+
+    def oldest_at(self) -> float:
+        """Arrival of the oldest that waits. There must be one."""
+        return min(queue.oldest().arrived_at for queue in self._queues if len(queue))
+
+    def num_ahead_of(self, tier: str, tenant: str) -> int:
+        """At most how many of those now waiting would be taken before the tenant's next request. O(tiers)."""
+        num_ahead = 0
+        for queue in self._queues:
+            if queue.name == tier:
+                return num_ahead + queue.num_ahead_of(tenant)
+            num_ahead += len(queue)
+        raise KeyError(tier)
+
+    def check(self) -> None:
+        for queue in self._queues:
+            queue.check()
+        assert self.num_waiting == sum(len(queue) for queue in self._queues) <= self._max_requests
+        assert self.num_bytes == sum(queue.num_bytes for queue in self._queues) <= self._max_bytes

@@ -1,0 +1,165 @@
+"""The life of each worker, from start to loss and back, with backoff and a circuit breaker.
+
+    STARTING ──ready──> FREE ──assign──> BUSY ──release──> FREE
+        └──────lost───────┴──────lost──────┘
+                            v
+                         RESTING ──rest over──> STARTING (next incarnation)
+
+A failure makes a worker rest for the backoff, doubled for each further failure in a row. At the threshold its breaker opens:
+it rests long, and what it gets first when it is back is a canary of one request. A batch that succeeds closes the breaker.
+A fleet-wide breaker was refused: one bad GPU must not take good ones down.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from batcher.config import DispatchConfig
+from batcher.core.dispatch.deadlines import Deadlines
+
+
+class WorkerState(Enum):
+    STARTING = auto()
+    FREE = auto()
+    BUSY = auto()
+    RESTING = auto()
+
+
+_NEXT = {
+    (WorkerState.STARTING, "ready"): WorkerState.FREE,
+    (WorkerState.FREE, "assign"): WorkerState.BUSY,
+    (WorkerState.BUSY, "release"): WorkerState.FREE,
+    (WorkerState.STARTING, "lost"): WorkerState.RESTING,
+    (WorkerState.FREE, "lost"): WorkerState.RESTING,
+    (WorkerState.BUSY, "lost"): WorkerState.RESTING,
+    (WorkerState.RESTING, "rested"): WorkerState.STARTING,
+}
+
+
+class Worker:
+    """One worker. Only `Workers` changes it."""
+
+    __slots__ = ("has_completed", "id", "incarnation", "num_failures", "state")
+
+    def __init__(self, worker_id: int) -> None:
+        self.id = worker_id
+        self.incarnation = 1
+        self.state = WorkerState.STARTING
+        self.num_failures = 0
+        """Failures in a row."""
+        self.has_completed = False
+        """Whether this incarnation has completed a batch."""
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.id}.{self.incarnation} {self.state.name} failures={self.num_failures}>"
+
+
+class Workers:
+    """All workers. `_free` holds the free ones, the one that has been free longest first; `_due` the one instant each other
+    worker is waited for until: its start, its batch, or its rest."""
+
+    __slots__ = ("_all", "_config", "_due", "_free", "num_ready")
+
+    def __init__(self, config: DispatchConfig, *, now: float) -> None:
+        self._config = config
+        self._all = [Worker(worker_id) for worker_id in range(config.num_workers)]
+        self._free: deque[Worker] = deque()
+        self._due = Deadlines()
+        self.num_ready = 0
+        """Free or busy: those that can be counted on."""
+        for worker in self._all:
+            self._due.set(worker.id, now + config.start_timeout_s)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._all)
+
+    def __getitem__(self, worker_id: int) -> Worker:
+        return self._all[worker_id]
+
+    def find(self, worker_id: int, incarnation: int) -> Worker | None:
+        """The worker if this incarnation is its current one and not given up."""
+        worker = self._all[worker_id]
+        is_current = worker.incarnation == incarnation and worker.state is not WorkerState.RESTING
+        return worker if is_current else None
+
+    @property
+    def has_free(self) -> bool:
+        return bool(self._free)
+
+    def is_on_probation(self, worker: Worker) -> bool:
+        return worker.num_failures >= self._config.breaker_threshold
+
+    def next_free(self) -> Worker:
+        """The one that `assign` would take. There must be one."""
+        return self._free[0]
+
+    def ready(self, worker: Worker) -> None:
+        self._move(worker, "ready")
+        worker.has_completed = False
+        self._due.discard(worker.id)
+        self._free.append(worker)
+        self.num_ready += 1
+
+    def assign(self, *, until: float) -> Worker:
+        """Takes the next free worker; it is waited for until `until`."""
+        worker = self._free.popleft()
+        self._move(worker, "assign")
+        self._due.set(worker.id, until)
+        return worker
+
+    def release(self, worker: Worker, *, has_succeeded: bool) -> None:
+        """Its batch ended, and not by its fault."""
+        self._move(worker, "release")
+        self._due.discard(worker.id)
+        self._free.append(worker)
+        if has_succeeded:
+            worker.num_failures = 0
+            worker.has_completed = True
+
+    def lose(self, worker: Worker, *, now: float) -> None:
+        """It failed: rest, longer for each failure in a row."""
+        if worker.state is WorkerState.FREE:
+            self._free.remove(worker)
+        if worker.state is not WorkerState.STARTING:
+            self.num_ready -= 1
+        self._move(worker, "lost")
+        worker.num_failures += 1
+        self._due.set(worker.id, now + self._rest_s(worker))
+
+    def restart(self, worker: Worker, *, now: float) -> None:
+        """Its rest is over: it becomes the next incarnation, starting."""
+        self._move(worker, "rested")
+        worker.incarnation += 1
+        self._due.set(worker.id, now + self._config.start_timeout_s)
+
+    def next_deadline(self) -> float:
+        return self._due.first()
+
+    def pop_due(self, *, now: float) -> list[Worker]:
+        """Those whose instant has come: BUSY ones hang, STARTING ones are late, RESTING ones may start again."""
+        return [self._all[worker_id] for worker_id in self._due.pop_due(now=now)]
+
+    def count(self, state: WorkerState) -> int:
+        return sum(worker.state is state for worker in self._all)
+
+    def num_broken(self) -> int:
+        """Workers whose breaker is open or half open."""
+        return sum(self.is_on_probation(worker) for worker in self._all)
+
+    def _rest_s(self, worker: Worker) -> float:
+        config = self._config
+        if self.is_on_probation(worker):
+            return config.breaker_rest_s
+        return min(config.breaker_rest_s, config.restart_backoff_s * 2.0 ** (worker.num_failures - 1))
+
+    def _move(self, worker: Worker, event: str) -> None:
+        key = (worker.state, event)
+        assert key in _NEXT, f"{worker!r} cannot take {event}"
+        worker.state = _NEXT[key]
+
+    def check(self) -> None:
+        assert list(self._free) == [w for w in self._free if w.state is WorkerState.FREE]
+        assert len(set(self._free)) == len(self._free) == self.count(WorkerState.FREE)
+        assert self.num_ready == self.count(WorkerState.FREE) + self.count(WorkerState.BUSY)
+        assert len(self._due) == len(self._all) - len(self._free), "a worker that is not free has no instant to wait for"
+        self._due.check()
