@@ -10,32 +10,31 @@ It decides and never acts: every input returns effects for its shell to perform.
 - A worker's late word (an older incarnation, a superseded attempt) changes nothing.
 """
 
-from collections import deque
 from collections.abc import Sequence
+from itertools import count
+from math import inf
 
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.deadlines import Deadlines
 from batcher.core.dispatch.inflight import Batch, Flight, Inflight
 from batcher.core.dispatch.policies import Load, create_policy
-from batcher.core.dispatch.retry import RetryBudget, parts_after_loss, parts_after_raise
+from batcher.core.dispatch.retry import Retries
 from batcher.core.dispatch.service_time import ServiceTime
-from batcher.core.dispatch.statistics import Counters, DispatchStatistics, snapshot
+from batcher.core.dispatch.statistics import Counters, DispatchStatistics, TierStatistics
 from batcher.core.dispatch.tiers import Tiers
+from batcher.core.dispatch.verdicts import expired, no_room, why_lost, why_raised
 from batcher.core.dispatch.workers import Worker, Workers, WorkerState
 from batcher.core.effects import NOTHING, Answer, Effect, Effects, Refuse, RunBatch, StartWorker, StopWorker
-from batcher.errors import BadOutput, Expired, InputFailed, Overloaded, ServiceError, WorkerFailed
+from batcher.errors import ServiceError
 from batcher.types import BatchReason, Outcome, Request, WorkerFault
-
-_HANG_SLACK_S = 0.1
-"""A hang is never called sooner than this after the expected end: pauses below it come from a busy machine."""
 
 
 class Dispatcher:
     """The dispatcher of batch mode. One owner calls it; it has no locks.
 
-    `_live` holds every request that was accepted and has not ended; each of them either waits in `_tiers`, or is a member of one
-    batch in `_inflight` or `_parked` (batches that run again as soon as a worker is free). A batch may have members that are
-    no longer live: they ended by deadline or cancellation, and their outputs are dropped.
+    `_live` holds every request that was accepted and has not ended; each of them either waits in `_tiers`, or is a member of
+    one batch in `_inflight` or `_retries` (batches that run again as soon as a worker is free). A batch may have members that
+    are no longer live: they ended by deadline or cancellation, and their outputs are dropped.
     """
 
     def __init__(self, config: DispatchConfig, *, now: float) -> None:
@@ -44,20 +43,19 @@ class Dispatcher:
         self._tiers = Tiers(config.tiers, max_requests=config.max_waiting, max_bytes=config.max_waiting_bytes)
         self._workers = Workers(config, now=now)
         self._inflight = Inflight()
-        self._parked: deque[Batch] = deque()
+        self._batch_ids = count(1)
+        self._retries = Retries(config, ids=self._batch_ids)
         self._live: dict[int, Request] = {}
         self._deadlines = Deadlines()
-        self._budget = RetryBudget(ratio=config.retry_ratio, reserve=config.retry_reserve)
         self._service_time = ServiceTime(config.service_time_s)
         self._load = Load(service_time_s=config.service_time_s)
         self._counters = Counters()
-        self._next_batch_id = 1
         self._is_draining = False
 
     def __repr__(self) -> str:
         return (
             f"<Dispatcher waiting={self._tiers.num_waiting} running={self._inflight.num_requests} "
-            f"inflight={len(self._inflight)} parked={len(self._parked)} ready={self._workers.num_ready}>"
+            f"inflight={len(self._inflight)} parked={len(self._retries)} ready={self._workers.num_ready}>"
         )
 
     # What the shell, the gate and the policy ask.
@@ -78,24 +76,27 @@ class Dispatcher:
 
     def num_ahead_of(self, tier: str, tenant: str) -> int:
         """At most how many accepted requests would leave before the tenant's next one. O(number of tiers)."""
-        return self._tiers.num_ahead_of(tier, tenant) + sum(len(batch.requests) for batch in self._parked)
+        return self._tiers.num_ahead_of(tier, tenant) + sum(len(batch.requests) for batch in self._retries)
 
     def next_deadline(self) -> float | None:
         """When to call `tick` if nothing happens before; None if nothing is due."""
         instant = min(self._deadlines.first(), self._workers.next_deadline(), self._next_departure_at())
-        return instant if instant != float("inf") else None
+        return instant if instant != inf else None
 
     def statistics(self) -> DispatchStatistics:
-        return snapshot(
-            counters=self._counters,
-            tiers=self._tiers,
-            workers=self._workers,
+        return DispatchStatistics(
+            tiers=tuple(TierStatistics(q.name, len(q), q.num_bytes, q.num_tenants) for q in self._tiers),
             num_live=len(self._live),
             num_running=self._inflight.num_requests,
             num_inflight=len(self._inflight),
-            num_parked=len(self._parked),
+            num_parked=len(self._retries),
+            workers={state.name.lower(): self._workers.count(state) for state in WorkerState},
+            num_broken_workers=self._workers.num_broken(),
             service_time_s=self._service_time.mean_s,
-            retry_budget=self._budget.num_available,
+            retry_budget=self._retries.budget.num_available,
+            num_retries=self._retries.num_retries,
+            num_splits=self._retries.num_splits,
+            counters=self._counters.snapshot(),
         )
 
     # Inputs: requests.
@@ -109,7 +110,7 @@ class Dispatcher:
             raise ValueError(f"request {request.id}: a live id, an unknown tier {request.tier!r} or a deadline in the past")
         if not self._tiers.has_room_for(request):
             self._counters.num_no_room += 1
-            return (_no_room(request),)
+            return (no_room(request),)
         displaced = self._tiers.push(request)
         self._live[request.id] = request
         self._deadlines.set(request.id, request.deadline_at)
@@ -119,7 +120,7 @@ class Dispatcher:
         for other in displaced:
             self._counters.num_displaced += 1
             self._forget(other)
-            effects.append(_no_room(other))
+            effects.append(no_room(other))
         self._dispatch(effects, now=now)
         return effects
 
@@ -182,7 +183,7 @@ class Dispatcher:
         effects: list[Effect] = []
         if len(outputs) != len(requests) or not all(type(output) is str for output in outputs):
             self._counters.num_bad_outputs += 1
-            self._lose(self._worker_of(flight), WorkerFault.BAD_OUTPUT, effects, now=now, num_outputs=len(outputs))
+            self._lose(self._workers[flight.worker_id], WorkerFault.BAD_OUTPUT, effects, now=now, num_outputs=len(outputs))
         else:
             self._service_time.observe(now - flight.departed_at)
             self._land(flight, has_succeeded=True)
@@ -204,13 +205,8 @@ class Dispatcher:
         self._land(flight, has_succeeded=False)
         effects: list[Effect] = []
         remaining = self._still_live(flight.batch.requests)
-        parts = parts_after_raise(remaining)
-        if parts and self._budget.withdraw(len(parts)):
-            self._counters.num_splits += len(parts)
-            # The oldest requests go first, and they must not overtake one another.
-            self._parked.extendleft(reversed([self._new_batch(p, flight.batch.attempt, BatchReason.SPLIT) for p in parts]))
-        else:
-            self._refuse_all(remaining, InputFailed(_why_raised(len(flight.batch.requests))), effects)
+        if remaining and not self._retries.park_after_raise(flight.batch, remaining):
+            self._refuse_all(remaining, why_raised(flight.batch), effects)
         self._dispatch(effects, now=now)
         return effects
 
@@ -223,8 +219,7 @@ class Dispatcher:
             request = self._live.pop(request_id)
             if self._tiers.is_waiting(request):
                 self._tiers.remove(request)
-            error = Expired(f"no answer within the request's {request.deadline_at - request.arrived_at:g} s")
-            effects.append(Refuse(request, Outcome.EXPIRED, error))
+            effects.append(expired(request))
         for worker in self._workers.pop_due(now=now):
             if worker.state is WorkerState.RESTING:
                 self._workers.restart(worker, now=now)
@@ -240,11 +235,11 @@ class Dispatcher:
     def _next_departure_at(self) -> float:
         """When what waits may leave: infinity while there is nothing to send or nobody to send it to."""
         if not self._workers.has_free:
-            return float("inf")
-        if self._parked:
-            return float("-inf")
+            return inf
+        if self._retries:
+            return -inf
         if not self._tiers.num_waiting:
-            return float("inf")
+            return inf
         load = self._load
         load.num_waiting = self._tiers.num_waiting
         load.oldest_at = self._tiers.oldest_at()
@@ -259,17 +254,17 @@ class Dispatcher:
     def _dispatch(self, effects: list[Effect], *, now: float) -> None:
         """Sends batches while one may leave and a worker is free."""
         while self._may_depart(now=now):
-            batch = self._next_again() if self._parked else self._next_fresh(now=now)
+            batch = self._next_again() if self._retries else self._next_fresh(now=now)
             if batch is None:
                 continue
-            worker = self._workers.assign(until=now + self._allowance_s(self._workers.next_free()))
+            worker = self._workers.assign(longest_s=self._service_time.longest_s, now=now)
             self._inflight.add(Flight(batch, worker.id, now))
             self._counters.count_departure(batch)
             effects.append(RunBatch(worker.id, worker.incarnation, batch.id, batch.attempt, batch.requests, batch.reason))
 
     def _next_again(self) -> Batch | None:
         """The next batch that must run again, less the members that ended meanwhile."""
-        batch = self._parked.popleft()
+        batch = self._retries.pop()
         requests = self._still_live(batch.requests)
         return Batch(batch.id, batch.attempt, requests, batch.reason) if requests else None
 
@@ -279,15 +274,8 @@ class Dispatcher:
         is_canary = self._workers.is_on_probation(self._workers.next_free())
         requests = self._tiers.take(1 if is_canary else self._policy.max_batch_size)
         self._policy.departed(self._load, now=now)
-        self._budget.deposit()
-        return self._new_batch(requests, 1, reason)
-
-    def _allowance_s(self, worker: Worker) -> float:
-        """How long this worker may take for a batch before it counts as hung."""
-        if not worker.has_completed:
-            return self._config.first_batch_timeout_s
-        longest_s = self._service_time.longest_s
-        return max(longest_s * self._config.hang_factor, longest_s + _HANG_SLACK_S)
+        self._retries.budget.deposit()
+        return Batch(next(self._batch_ids), 1, requests, reason)
 
     def _lose(
         self, worker: Worker, fault: WorkerFault, effects: list[Effect], *, now: float, num_outputs: int | None = None
@@ -295,39 +283,21 @@ class Dispatcher:
         flight = self._inflight.on_worker(worker.id)
         effects.append(StopWorker(worker.id, worker.incarnation, fault))
         self._workers.lose(worker, now=now)
-        self._counters.count_fault(fault)
+        self._counters.faults[fault] += 1
         if flight is None:
             return
         self._inflight.remove(flight)
         batch = flight.batch
         remaining = self._still_live(batch.requests)
-        if not remaining:
-            return
-        parts = parts_after_loss(batch, remaining, max_attempts=self._config.max_attempts)
-        if not parts or not self._budget.withdraw(len(parts)):
-            self._refuse_all(remaining, _why_lost(batch, fault, num_outputs), effects)
-            return
-        self._counters.num_retries += len(parts)
-        if len(parts) == 1:
-            again = [Batch(batch.id, batch.attempt + 1, parts[0], BatchReason.RETRY)]
-        else:
-            again = [self._new_batch(part, batch.attempt + 1, BatchReason.RETRY) for part in parts]
-        self._parked.extendleft(reversed(again))
+        if remaining and not self._retries.park_after_loss(batch, remaining):
+            self._refuse_all(remaining, why_lost(batch, fault, num_outputs), effects)
 
     def _land(self, flight: Flight, *, has_succeeded: bool) -> None:
         self._inflight.remove(flight)
-        self._workers.release(self._worker_of(flight), has_succeeded=has_succeeded)
-
-    def _worker_of(self, flight: Flight) -> Worker:
-        return self._workers[flight.worker_id]
+        self._workers.release(self._workers[flight.worker_id], has_succeeded=has_succeeded)
 
     def _still_live(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
         return tuple(request for request in requests if request.id in self._live)
-
-    def _new_batch(self, requests: tuple[Request, ...], attempt: int, reason: BatchReason) -> Batch:
-        batch_id = self._next_batch_id
-        self._next_batch_id += 1
-        return Batch(batch_id, attempt, requests, reason)
 
     def _refuse_all(self, requests: tuple[Request, ...], error: ServiceError, effects: list[Effect]) -> None:
         for request in requests:
@@ -347,7 +317,7 @@ class Dispatcher:
         self._workers.check()
         self._deadlines.check()
         waiting = [request.id for queue in self._tiers for request in queue]
-        batches = [*(flight.batch for flight in self._inflight), *self._parked]
+        batches = [*(flight.batch for flight in self._inflight), *self._retries]
         running = [request.id for batch in batches for request in batch.requests if request.id in self._live]
         assert sorted(waiting + running) == sorted(self._live), "a live request is in no place, or in two"
         assert len(self._deadlines) == len(self._live), "a live request has no deadline, or a dead one has"
@@ -355,23 +325,4 @@ class Dispatcher:
         assert all(batch.attempt <= self._config.max_attempts for batch in batches)
         busy = sum(worker.state is WorkerState.BUSY for worker in self._workers)
         assert busy == len(self._inflight), "a busy worker without a batch, or a batch without its worker"
-        assert not (self._parked and self._workers.has_free), "a batch waits to run again beside a free worker"
-
-
-def _no_room(request: Request) -> Refuse:
-    return Refuse(request, Outcome.REJECTED_CAPACITY, Overloaded("the queue is full", retry_after_s=1))
-
-
-def _why_raised(num_inputs: int) -> str:
-    if num_inputs == 1:
-        return "run_batch raised an exception on this input"
-    return f"run_batch raised an exception on this batch of {num_inputs}, and the retry budget is used up"
-
-
-def _why_lost(batch: Batch, fault: WorkerFault, num_outputs: int | None) -> ServiceError:
-    if fault is WorkerFault.BAD_OUTPUT:
-        return BadOutput(
-            f"run_batch returned {num_outputs} outputs for {len(batch.requests)} inputs, or something that is no string, "
-            f"on attempt {batch.attempt}"
-        )
-    return WorkerFailed(f"the worker was lost ({fault}) on attempt {batch.attempt} of this request")
+        assert not (self._retries and self._workers.has_free), "a batch waits to run again beside a free worker"

@@ -41,7 +41,8 @@ class Inflight:
         return iter(self._by_batch.values())
 
     def add(self, flight: Flight) -> None:
-        assert flight.batch.id not in self._by_batch and flight.worker_id not in self._by_worker
+        assert flight.batch.id not in self._by_batch
+        assert flight.worker_id not in self._by_worker
         self._by_batch[flight.batch.id] = flight
         self._by_worker[flight.worker_id] = flight
         self.num_requests += len(flight.batch.requests)

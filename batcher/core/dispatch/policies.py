@@ -118,7 +118,7 @@ class Paced:
       applies the earlier of the two instants counts.
 
     So at any load below capacity a request's latency is at most S/G + wait for a worker + S, and its mean reaches the lower
-    bound for evenly used workers, S + S/2G: at 2,000/s, 200 ms and 16 workers 206 ms in the mean and 212 at the 95th percentile,
+    bound for evenly used workers, S + S/2G: at 2,000/s, 200 ms and 16 workers 206 ms on average and 212 at the 95th percentile,
     where size-or-timeout has 225 and sending at once 368.
     """
 

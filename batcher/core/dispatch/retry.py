@@ -13,10 +13,13 @@ Both draw on one budget, filled by a share of the fresh batches, so that a backe
 the fleet and not a multiple of it (Finagle's retry budget; tower: tower/src/retry/budget).
 """
 
+from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 
+from batcher.config import DispatchConfig
 from batcher.core.dispatch.inflight import Batch
-from batcher.types import Request
+from batcher.types import BatchReason, Request
 
 NUM_PARTS = 4
 
@@ -49,13 +52,57 @@ def split(requests: tuple[Request, ...]) -> list[tuple[Request, ...]]:
     return [requests[start:end] for start, end in pairwise(bounds)]
 
 
-def parts_after_loss(batch: Batch, requests: tuple[Request, ...], *, max_attempts: int) -> list[tuple[Request, ...]]:
-    """How to run what is left of a batch whose worker was lost; empty when its attempts are used up."""
-    if batch.attempt >= max_attempts:
-        return []
-    return split(requests) if batch.attempt >= 2 else [requests]
+class Retries:
+    """The batches that must run again, and the budget they draw on.
 
+    `_parked` holds them, those that should go first in front. It never holds more requests than are live, nor more batches
+    than requests. `_ids` is where the owner's batch ids come from.
+    """
 
-def parts_after_raise(requests: tuple[Request, ...]) -> list[tuple[Request, ...]]:
-    """How to look for the input that made `run_batch` raise; empty when it stands alone."""
-    return split(requests) if len(requests) > 1 else []
+    __slots__ = ("_ids", "_max_attempts", "_parked", "budget", "num_retries", "num_splits")
+
+    def __init__(self, config: DispatchConfig, *, ids: Iterator[int]) -> None:
+        self._max_attempts = config.max_attempts
+        self._ids = ids
+        self._parked: deque[Batch] = deque()
+        self.budget = RetryBudget(ratio=config.retry_ratio, reserve=config.retry_reserve)
+        self.num_retries = 0
+        self.num_splits = 0
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._parked)
+
+    def pop(self) -> Batch:
+        return self._parked.popleft()
+
+    def park_after_loss(self, batch: Batch, remaining: tuple[Request, ...]) -> bool:
+        """Parks what is left of a batch whose worker was lost; False when its attempts or the budget are used up."""
+        if batch.attempt >= self._max_attempts:
+            return False
+        parts = split(remaining) if batch.attempt >= 2 else [remaining]
+        if not self.budget.withdraw(len(parts)):
+            return False
+        self.num_retries += len(parts)
+        if len(parts) == 1:
+            self._parked.appendleft(Batch(batch.id, batch.attempt + 1, remaining, BatchReason.RETRY))
+        else:
+            self._park(parts, batch.attempt + 1, BatchReason.RETRY)
+        return True
+
+    def park_after_raise(self, batch: Batch, remaining: tuple[Request, ...]) -> bool:
+        """Parks the parts in which to look for the bad input; False when it stands alone or the budget is used up."""
+        if len(batch.requests) == 1:
+            return False
+        parts = split(remaining)
+        if not self.budget.withdraw(len(parts)):
+            return False
+        self.num_splits += len(parts)
+        self._park(parts, batch.attempt, BatchReason.SPLIT)
+        return True
+
+    def _park(self, parts: list[tuple[Request, ...]], attempt: int, reason: BatchReason) -> None:
+        """In front, for these are the oldest requests there are, and in order."""
+        self._parked.extendleft(reversed([Batch(next(self._ids), attempt, part, reason) for part in parts]))

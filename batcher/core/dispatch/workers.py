@@ -17,6 +17,9 @@ from enum import Enum, auto
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.deadlines import Deadlines
 
+_HANG_SLACK_S = 0.1
+"""A hang is never called sooner than this after the expected end: shorter pauses come from a busy machine."""
+
 
 class WorkerState(Enum):
     STARTING = auto()
@@ -100,11 +103,12 @@ class Workers:
         self._free.append(worker)
         self.num_ready += 1
 
-    def assign(self, *, until: float) -> Worker:
-        """Takes the next free worker; it is waited for until `until`."""
+    def assign(self, *, longest_s: float, now: float) -> Worker:
+        """Takes the next free worker for a batch, the longest of which take `longest_s`; beyond its allowance it hangs."""
         worker = self._free.popleft()
         self._move(worker, "assign")
-        self._due.set(worker.id, until)
+        allowance_s = max(longest_s * self._config.hang_factor, longest_s + _HANG_SLACK_S)
+        self._due.set(worker.id, now + (allowance_s if worker.has_completed else self._config.first_batch_timeout_s))
         return worker
 
     def release(self, worker: Worker, *, has_succeeded: bool) -> None:
