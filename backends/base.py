@@ -2,22 +2,37 @@
 
 A backend computes and nothing else. It knows no request, tier, retry or deadline; whoever calls it does. So a backend can be
 a plain function, and any backend can be moved into a process of its own without knowing it.
+
+Two shapes, because two people read this page. `BatchBackend` is what an author writes: as little as one function.
+`WorkerBackend` is what `backends.create` hands to the shell: the same thing, hosted, with every method asynchronous, so that
+a caller has one shape to drive and asks nothing about what is behind it. One loose protocol with optional methods was
+refused: each caller would have to probe for them.
 """
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable, Sized
 from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from batcher.types import MAX_BATCH_SIZE
 
 
 class WorkerLost(Exception):
     """The worker itself is gone (its process died, its connection broke): no verdict on the inputs it held."""
 
 
+class ContractBreach(RuntimeError):
+    """The caller broke the contract: 0 or too many inputs, two calls at once, a call before `load`. A bug, not a fault."""
+
+
 @runtime_checkable
 class BatchBackend(Protocol):
     """A GPU that serves one batch at a time (SPEC S1.1, DESIGN D4).
 
-    `run_batch` takes 1 to 50 inputs and returns one `str` per input, in the order of the inputs. It may be a plain or a
-    coroutine function; a plain one is called off the event loop. It is never called again before it has returned.
+    `run_batch` takes 1 to 50 inputs and returns a list of one `str` per input, in the order of the inputs. It may be a plain
+    or a coroutine function; a plain one is called off the event loop, always on the same thread. It is never called again
+    before it has returned.
 
     Raising an `Exception` other than `WorkerLost` means that these inputs failed. Raising `WorkerLost` or anything that is no
     `Exception` (SystemExit, KeyboardInterrupt), or passing the caller's deadline, means that the worker failed.
@@ -25,7 +40,86 @@ class BatchBackend(Protocol):
     A backend may also have, and needs neither:
 
     - `load()`: plain or coroutine; called once before the first batch. Raising means that the worker could not start.
-    - `close()`: plain or coroutine; called once after the last. It must end, quickly, even while `run_batch` still runs.
+    - `close()`: plain or coroutine; called once after the last, and not while `run_batch` runs. It gets about a second, and
+      is left out when the worker is ended in the middle of a batch: what must not outlive the worker should not depend on it.
     """
 
     def run_batch(self, inputs: list[str]) -> list[str] | Awaitable[list[str]]: ...
+
+
+class WorkerBackend(Protocol):
+    """A hosted backend: what a worker drives. One event loop owns it; its methods are called on that loop only.
+
+    The life of one: `load()` once, `run_batch` one call at a time, `close()` at the end, never `load()` again. A worker that
+    restarts takes a fresh instance.
+    """
+
+    last_run_s: float | None
+    """How long the last `run_batch` that answered or raised took where it computes, in seconds: without queues, threads or
+    pipes. None before the first."""
+
+    async def load(self) -> None:
+        """Starts it. Raises ConfigError where no later try can do better (a name that does not exist), WorkerLost when it
+        ended or did not become ready in time, and whatever the backend's own `load` raised. Leaves nothing behind then."""
+
+    async def run_batch(self, inputs: list[str]) -> object:
+        """What the backend returned, unjudged.
+
+        It should be a list of `len(inputs)` strings. Whether it is, the caller decides: a wrong count, other types or no list
+        at all come through as they are, as far as MessagePack carries them from a process (there a tuple or a set arrives as a
+        list; what cannot be carried raises RemoteError). Raises as in `BatchBackend`; ContractBreach for a bad call.
+        Cancelling it leaves the batch running: until it is over, another call is a breach.
+        """
+
+    async def close(self) -> None:
+        """Ends it, in about a second at worst, whatever it does; a pending `run_batch` raises WorkerLost. Idempotent, and
+        allowed at any time, also before and during `load`."""
+
+    async def wait_lost(self) -> WorkerLost:
+        """Returns why, as soon as the worker is lost, also between batches; after `close` too. Never raises by itself."""
+
+
+class BackendSpec(msgspec.Struct, frozen=True):
+    """Which backend, in words that can be sent to another process."""
+
+    name: str
+    settings: dict[str, object] = {}
+
+
+BackendFactory = Callable[[int], WorkerBackend]
+"""Worker index -> a fresh instance. Called again, with the same index, for each restart of that worker."""
+
+
+class LostLatch:
+    """Says once why a worker is lost, and wakes whoever waits for it. The first reason stays."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.reason: WorkerLost | None = None
+
+    def set(self, message: str) -> WorkerLost:
+        if self.reason is None:
+            self.reason = WorkerLost(message)
+            self._event.set()
+        return self.reason
+
+    def check(self) -> None:
+        """Raises WorkerLost if it is set: a new one each time, since a raised exception collects tracebacks."""
+        if self.reason is not None:
+            raise WorkerLost(*self.reason.args)
+
+    async def wait(self) -> WorkerLost:
+        await self._event.wait()
+        assert self.reason is not None
+        return self.reason
+
+    def __repr__(self) -> str:
+        return f"<LostLatch {self.reason or 'not lost'}>"
+
+
+def check_call(inputs: Sized, *, is_busy: bool) -> None:
+    """Raises ContractBreach if this call of `run_batch` must not be made; names no input."""
+    if is_busy:
+        raise ContractBreach("run_batch was called while another call runs: a GPU runs one call at a time")
+    if not 1 <= len(inputs) <= MAX_BATCH_SIZE:
+        raise ContractBreach(f"run_batch takes 1 to {MAX_BATCH_SIZE} inputs, not {len(inputs)}")
