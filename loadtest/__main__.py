@@ -1,0 +1,158 @@
+"""The command line: `loadtest run | sweep | report | scenario`.
+
+Exit codes: 0 all is well, 1 a bar was missed, 2 it could not be run, 3 the measurement is INVALID.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from batcher.errors import BatcherError
+from loadtest import options
+from loadtest.console import print_knee, print_report, print_step
+from loadtest.files import load_run, save_run
+from loadtest.options import Spelled, make_plan
+from loadtest.plan import Plan
+from loadtest.progress import choose_progress
+from loadtest.render import render
+from loadtest.report import Report, make_report
+from loadtest.runner import run
+from loadtest.sweep import Search, Slo, sweep
+
+INVALID_EXIT = 3
+
+app = typer.Typer(
+    help="Offers traffic to an HTTP service on a fixed schedule, and says honestly what came of it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("run")
+def run_command(
+    url: options.Url,
+    endpoint: options.Endpoint = "run",
+    rate: options.Rate = None,
+    duration: options.Duration = 30.0,
+    arrivals: options.Arrivals = "poisson",
+    speed_up: options.SpeedUp = 1.0,
+    mix: options.MixOption = None,
+    key: options.Keys = None,
+    seed: options.Seed = 0,
+    input_size: options.InputSize = 100,
+    check: options.CheckOption = None,
+    body: options.Body = None,
+    path: options.PathOption = None,
+    header: options.Headers = None,
+    output_field: options.OutputField = None,
+    id_field: options.IdField = None,
+    insecure: options.Insecure = False,
+    poison_share: options.PoisonShare = 0.0,
+    poison_prefix: options.PoisonPrefix = "BOOM",
+    timeout: options.Timeout = 10.0,
+    slo: options.SloOption = 0.5,
+    connections: options.Connections = None,
+    max_connections: options.MaxConnections = None,
+    out: options.Out = None,
+) -> None:
+    """Offer traffic for a while and report. Ctrl-C ends it early, with a report of what was measured."""
+    spelled = Spelled(
+        url=url, endpoint=endpoint, rate=rate, duration_s=duration, arrivals=arrivals, speed_up=speed_up, mix=mix,
+        keys=key, seed=seed, input_size=input_size, check=check, body=body, path=path, headers=header,
+        output_field=output_field, id_field=id_field, is_insecure=insecure, poison_share=poison_share,
+        poison_prefix=poison_prefix, timeout_s=timeout, slo_s=slo, connections=connections,
+        max_connections=max_connections,
+    )  # fmt: skip
+    report = _run_and_report(make_plan(spelled), out)
+    raise typer.Exit(0 if report.is_valid else INVALID_EXIT)
+
+
+@app.command("sweep")
+def sweep_command(
+    url: options.Url,
+    endpoint: options.Endpoint = "run",
+    slo: options.SloOption = 0.5,
+    quantile: Annotated[str, typer.Option(help="The quantile that must be within the SLO.")] = "p95",
+    ok_share: Annotated[float, typer.Option(help="Part of the requests that must get a good answer.")] = 0.99,
+    start_rate: Annotated[float, typer.Option(help="The first rate to try.")] = 250.0,
+    max_rate: Annotated[float, typer.Option(help="The highest rate to try.")] = 20_000.0,
+    precision: Annotated[float, typer.Option(help="Stop when the knee is known to this part of itself.")] = 0.05,
+    duration: Annotated[float, typer.Option(help="Seconds of each step.")] = 5.0,
+    settle: Annotated[float, typer.Option(help="Seconds of rest after each step.")] = 1.0,
+    arrivals: options.Arrivals = "poisson",
+    mix: options.MixOption = None,
+    seed: options.Seed = 0,
+    input_size: options.InputSize = 100,
+    check: options.CheckOption = None,
+    body: options.Body = None,
+    path: options.PathOption = None,
+    header: options.Headers = None,
+    output_field: options.OutputField = None,
+    id_field: options.IdField = None,
+    insecure: options.Insecure = False,
+    timeout: options.Timeout = 10.0,
+) -> None:
+    """Find the highest rate that meets an SLO."""
+    console = Console()
+
+    def plan_at(rate: float) -> Plan:
+        spelled = Spelled(
+            url=url, endpoint=endpoint, rate=rate, duration_s=duration, arrivals=arrivals, speed_up=1.0, mix=mix,
+            keys=None, seed=seed, input_size=input_size, check=check, body=body, path=path, headers=header,
+            output_field=output_field, id_field=id_field, is_insecure=insecure, poison_share=0.0, poison_prefix="",
+            timeout_s=timeout, slo_s=slo, connections=None, max_connections=None,
+        )  # fmt: skip
+        return make_plan(spelled)
+
+    knee = sweep(
+        lambda rate: make_report(run(plan_at(rate))),
+        Search(start_rate=start_rate, max_rate=max_rate, precision=precision),
+        Slo(slo, quantile, ok_share),
+        settle_s=settle,
+        on_step=lambda step: print_step(console, step),
+    )
+    print_knee(console, knee)
+    raise typer.Exit(0 if knee.rate is not None else 1)
+
+
+@app.command("report")
+def report_command(folder: Annotated[Path, typer.Argument(help="A folder that `run --out` wrote.")]) -> None:
+    """Draw a saved run again."""
+    report, samples = load_run(folder)
+    console = Console()
+    print_report(console, report)
+    _say_where(console, *render(folder, report, samples))
+
+
+def _run_and_report(plan: Plan, out: Path | None) -> Report:
+    recording = run(plan, progress=choose_progress())
+    report = make_report(recording)
+    console = Console()
+    print_report(console, report)
+    if out is not None:
+        save_run(out, report, recording.samples)
+        _say_where(console, *render(out, report, recording.samples))
+    return report
+
+
+def _say_where(console: Console, page: Path, missing: str | None) -> None:
+    console.print(f"written: {page}", highlight=False, soft_wrap=True)
+    if missing is not None:
+        console.print(missing, style="yellow", highlight=False, markup=False)
+
+
+def main() -> None:
+    """The entry point of the script `loadtest`."""
+    try:
+        app()
+    except BatcherError as error:
+        Console(stderr=True).print(f"loadtest: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
