@@ -1,0 +1,1 @@
+"""The core, literally: build, act at a given `now`, assert."""

@@ -1,0 +1,1 @@
+"""Admission, module by module."""

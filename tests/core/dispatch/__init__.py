@@ -1,0 +1,1 @@
+"""Batch mode, module by module."""

@@ -1,0 +1,199 @@
+"""A lost worker's batch goes whole, then in parts; one that raised is searched for its culprit; all within a budget."""
+
+from itertools import count
+from math import ceil, log, log2
+from typing import Any
+
+import pytest
+
+from batcher.config import DispatchConfig
+from batcher.core.dispatch.inflight import Batch
+from batcher.core.dispatch.retry import NUM_PARTS, Retries, RetryBudget, split
+from batcher.types import BatchReason, Request
+from tests.core.examples import a_request
+
+EVERY_SIZE = range(1, 51)
+
+
+def some_requests(num: int) -> tuple[Request, ...]:
+    return tuple(a_request(request_id) for request_id in range(num))
+
+
+# split
+
+
+@pytest.mark.parametrize("num", EVERY_SIZE)
+def test_a_split_keeps_everybody_in_order_in_up_to_four_nearly_equal_parts(num: int) -> None:
+    requests = some_requests(num)
+
+    parts = split(requests)
+
+    assert tuple(request for part in parts for request in part) == requests
+    assert len(parts) == min(NUM_PARTS, num)
+    sizes = [len(part) for part in parts]
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_fifty_split_into_four() -> None:
+    assert [len(part) for part in split(some_requests(50))] == [12, 13, 12, 13]
+
+
+# a run_batch that raised
+
+
+def some_retries(**settings: Any) -> Retries:
+    return Retries(DispatchConfig(**settings), ids=count(100))
+
+
+def a_batch(requests: tuple[Request, ...], *, attempt: int = 1) -> Batch:
+    return Batch(1, attempt, requests, BatchReason.FULL)
+
+
+def num_extra_calls(requests: tuple[Request, ...], culprit: Request) -> int:
+    """Calls that the search for one culprit makes beyond the one that raised; only the culprit may be given up."""
+    retries = some_retries()
+    batch = a_batch(requests)
+    num = 0
+    while retries.park_after_raise(batch, batch.requests):
+        num += len(retries)
+        guilty = [part for part in (retries.pop() for _ in range(len(retries))) if culprit in part.requests]
+        (batch,) = guilty
+    assert batch.requests == (culprit,)
+    return num
+
+
+@pytest.mark.parametrize("num", EVERY_SIZE)
+def test_the_search_for_one_culprit_takes_about_two_log2_n_extra_calls(num: int) -> None:
+    """Four calls a level, ceil(log4 n) levels: never more than 2 log2(n) + 2, wherever the culprit stands."""
+    requests = some_requests(num)
+
+    costs = [num_extra_calls(requests, culprit) for culprit in requests]
+
+    assert max(costs) <= 2 * log2(num) + 2
+    assert max(costs) <= NUM_PARTS * ceil(log(num, 4) - 1e-9)
+
+
+def test_fifty_with_one_culprit_take_at_most_twelve_extra_calls() -> None:
+    requests = some_requests(50)
+
+    assert max(num_extra_calls(requests, culprit) for culprit in requests) == 12
+
+
+def test_an_input_that_raised_alone_is_not_run_again() -> None:
+    retries = some_retries()
+    batch = a_batch(some_requests(1))
+
+    assert not retries.park_after_raise(batch, batch.requests)
+    assert len(retries) == 0
+    assert retries.budget.num_available == 100.0
+
+
+def test_the_parts_of_a_batch_that_raised_are_new_batches_of_the_same_attempt() -> None:
+    retries = some_retries()
+    batch = a_batch(some_requests(8), attempt=2)
+
+    assert retries.park_after_raise(batch, batch.requests)
+
+    parts = [retries.pop() for _ in range(len(retries))]
+    assert [part.id for part in parts] == [100, 101, 102, 103]
+    assert {part.attempt for part in parts} == {2}
+    assert {part.reason for part in parts} == {BatchReason.SPLIT}
+    assert tuple(request for part in parts for request in part.requests) == batch.requests
+    assert retries.num_splits == 4
+    assert retries.num_retries == 0
+
+
+# a lost worker
+
+
+def test_the_first_loss_proves_nothing_against_the_batch_so_it_goes_whole() -> None:
+    """And as the same batch, with the next attempt (SPEC S1.6)."""
+    retries = some_retries()
+    batch = a_batch(some_requests(8))
+
+    assert retries.park_after_loss(batch, batch.requests)
+
+    assert list(retries) == [Batch(1, 2, batch.requests, BatchReason.RETRY)]
+    assert retries.num_retries == 1
+
+
+def test_the_second_loss_makes_it_a_suspect_so_it_goes_in_four() -> None:
+    retries = some_retries()
+    batch = a_batch(some_requests(8), attempt=2)
+
+    assert retries.park_after_loss(batch, batch.requests)
+
+    assert [len(part.requests) for part in retries] == [2, 2, 2, 2]
+    assert {part.attempt for part in retries} == {3}
+
+
+@pytest.mark.parametrize(("attempt", "max_attempts"), [(1, 1), (2, 2), (3, 3), (10, 10)])
+def test_the_last_loss_is_the_end(attempt: int, max_attempts: int) -> None:
+    retries = some_retries(max_attempts=max_attempts)
+    batch = a_batch(some_requests(8), attempt=attempt)
+
+    assert not retries.park_after_loss(batch, batch.requests)
+    assert len(retries) == 0
+
+
+def test_only_what_is_left_of_a_lost_batch_runs_again() -> None:
+    retries = some_retries()
+    batch = a_batch(some_requests(8))
+
+    assert retries.park_after_loss(batch, batch.requests[2:4])
+
+    assert retries.pop().requests == batch.requests[2:4]
+
+
+def test_without_budget_nothing_is_parked() -> None:
+    retries = some_retries(retry_reserve=3)
+    batch = a_batch(some_requests(8), attempt=2)
+
+    assert not retries.park_after_raise(batch, batch.requests)
+    assert not retries.park_after_loss(batch, batch.requests)
+
+    assert len(retries) == 0
+    assert retries.budget.num_available == 3.0
+
+
+# the budget
+
+
+def test_the_budget_starts_full_and_gives_what_it_has() -> None:
+    budget = RetryBudget(ratio=0.5, reserve=3)
+
+    assert budget.withdraw(2)
+    assert budget.withdraw(1)
+    assert not budget.withdraw(1)
+    assert budget.num_available == 0.0
+
+
+def test_a_withdrawal_that_is_too_large_takes_nothing() -> None:
+    budget = RetryBudget(ratio=0.5, reserve=3)
+
+    assert not budget.withdraw(4)
+    assert budget.num_available == 3.0
+
+
+def test_fresh_batches_fill_the_budget_by_the_ratio_and_never_above_the_reserve() -> None:
+    budget = RetryBudget(ratio=0.25, reserve=2)
+    assert budget.withdraw(2)
+    for _ in range(3):
+        budget.deposit()
+    assert not budget.withdraw(1)
+    budget.deposit()
+    assert budget.withdraw(1)
+
+    for _ in range(100):
+        budget.deposit()
+
+    assert budget.num_available == 2.0
+
+
+def test_a_reserve_of_zero_allows_no_retry_ever() -> None:
+    budget = RetryBudget(ratio=1.0, reserve=0)
+    budget.deposit()
+
+    assert not budget.withdraw(1)
+    assert budget.withdraw(0)
