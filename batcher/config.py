@@ -114,3 +114,52 @@ def check_tiers(tiers: Iterable[TierConfig]) -> None:
     names = [tier.name for tier in tiers]
     _require(0 < len(names) <= 8, "tiers", names, "1 to 8 tiers")
     _require(len(set(names)) == len(names), "tiers", names, "all different")
+
+
+class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An API key: whose it is, and the SHA-256 digest of it. The key itself is never stored (DESIGN D8)."""
+
+    tenant: str
+    tier: str
+    sha256: str
+    """64 hexadecimal digits."""
+
+    def __post_init__(self) -> None:
+        _require(
+            bool(re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.tenant)), "tenant of a key", self.tenant, "1 to 64 of A-Za-z0-9._-"
+        )
+        _require(
+            bool(re.fullmatch(r"[0-9a-f]{64}", self.sha256)), f"sha256 of {self.tenant}'s key", self.sha256, "64 hex digits"
+        )
+
+
+class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The HTTP side of the service."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 lets the system choose; the log line `listening` tells which."""
+    max_body_bytes: int = 1_000_000
+    body_timeout_s: float = 10.0
+    """A request must have arrived whole within this time of its first byte."""
+    keep_alive_s: float = 75.0
+    """How long an idle connection is kept."""
+    max_connections: int = 20_000
+    """More than one process has file descriptors for; beyond it a connection is refused with a plain 529."""
+    request_timeout_s: float = 10.0
+    """A request without an answer after this time ends as 504, wherever it is."""
+    drain_deadline_s: float = 30.0
+    """On SIGTERM, how long accepted requests may take to end before they are given up."""
+
+    def __post_init__(self) -> None:
+        _require_between("port", self.port, 0, 65535)
+        _require_between("max_body_bytes", self.max_body_bytes, 64, 100_000_000, "bytes")
+        _require_between("body_timeout", self.body_timeout_s, 0.01, 600.0, "seconds")
+        _require_between("keep_alive", self.keep_alive_s, 0.01, 3600.0, "seconds")
+        _require_between("max_connections", self.max_connections, 1, 1_000_000)
+        _require_between("request_timeout", self.request_timeout_s, 0.001, 3600.0, "seconds")
+        _require_between("drain_deadline", self.drain_deadline_s, 0.0, 3600.0, "seconds")
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")

@@ -65,6 +65,9 @@ class Dispatcher:
         """Requests that were accepted and have not ended."""
         return len(self._live)
 
+    def live_requests(self) -> list[Request]:
+        return list(self._live.values())
+
     @property
     def num_ready_workers(self) -> int:
         return self._workers.num_ready

@@ -1,0 +1,204 @@
+"""Drives the dispatcher: calls it with the time, performs its effects, and sleeps until its next deadline.
+
+The hot path is callback-shaped: `submit` returns at once and `on_end` is called once, without a task or a future for each
+request. Whoever wants to await puts a future on top.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import TypeAlias
+
+from backends.base import BackendFactory
+from batcher.core.admission.gate import Gate
+from batcher.core.dispatch.dispatcher import Dispatcher
+from batcher.core.effects import Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
+from batcher.errors import ShuttingDown
+from batcher.service import log
+from batcher.service.auth import Caller
+from batcher.service.meters import Meters
+from batcher.service.workers import Supervisor
+from batcher.types import Outcome, Request, WorkerFault
+
+End: TypeAlias = Answer | Refuse
+OnEnd: TypeAlias = Callable[[End], None]
+
+_STALL_S = 0.02
+"""A wake-up that is later than this follows a stall of the event loop. Then answers that already wait in the sockets are read
+before anybody is declared lost: the clock went on for the workers, too."""
+
+
+class Driver:
+    """Joins gate, dispatcher and workers on one event loop, which is the only one that may call it.
+
+    `_waiters` has the callback of every live request. `_timer` is armed for `_wake_at`, never later than the dispatcher's next
+    deadline; it may be earlier, and then ticks in vain. `_now` never goes back, though a timer may fire a little early.
+    """
+
+    def __init__(
+        self,
+        *,
+        dispatcher: Dispatcher,
+        gate: Gate,
+        factory: BackendFactory,
+        meters: Meters,
+        request_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._gate = gate
+        self._supervisor = Supervisor(factory, self)
+        self._meters = meters
+        self._request_timeout_s = request_timeout_s
+        self._clock = clock
+        self._now = clock()
+        self._waiters: dict[int, OnEnd] = {}
+        self._ids = count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = float("inf")
+        self._run_s = 0.0
+        self._is_draining = False
+        self._has_failed = False
+        """Whether a decision raised, which is a bug: this process then says that it is not ready."""
+
+    # Requests.
+
+    def submit(self, caller: Caller, input_: str, num_bytes: int, on_end: OnEnd) -> int:
+        """Lets a request in, or ends it at once. `on_end` is called once, perhaps before this returns. Returns its id."""
+        now = self._read_clock()
+        dispatcher = self._dispatcher
+        request = Request(next(self._ids), caller.tenant, caller.tier, input_, num_bytes, now, now + self._request_timeout_s)
+        refusal = self._gate.admit(
+            caller.tier,
+            num_ahead=dispatcher.num_ahead_of(caller.tier, caller.tenant),
+            capacity_rate=dispatcher.capacity_rate,
+            now=now,
+        )
+        if refusal is not None:
+            self._meters.tiers[caller.tier].outcomes[refusal.outcome] += 1
+            on_end(Refuse(request, refusal.outcome, refusal.error))
+            return request.id
+        self._waiters[request.id] = on_end
+        self._perform(dispatcher.submit(request, now=now))
+        return request.id
+
+    def cancel(self, tier: str, request_id: int) -> None:
+        """The caller is gone: `on_end` will not be called. Nothing happens if it was."""
+        if self._waiters.pop(request_id, None) is not None:
+            self._dispatcher.cancel(request_id)
+            self._meters.tiers[tier].outcomes[Outcome.CANCELLED] += 1
+
+    @property
+    def num_live(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request that comes now can be served: not draining, sound, and a worker is up."""
+        return not self._is_draining and not self._has_failed and self._dispatcher.num_ready_workers > 0
+
+    # Life.
+
+    def start(self) -> None:
+        self._perform(self._dispatcher.start())
+
+    def drain(self) -> None:
+        """Refuses what comes from now on; what was accepted leaves as fast as it can."""
+        self._is_draining = True
+        self._gate.drain()
+        self._perform(self._dispatcher.drain(now=self._read_clock()))
+
+    def abandon(self) -> None:
+        """Ends every live request as refused: the drain deadline has passed."""
+        error = ShuttingDown("this server is shutting down and could not answer in time", retry_after_s=1)
+        for request in self._dispatcher.live_requests():
+            self._dispatcher.cancel(request.id)
+            self._end(Refuse(request, Outcome.REJECTED_SHUTDOWN, error))
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._supervisor.close()
+
+    # What workers report.
+
+    def worker_ready(self, worker_id: int, incarnation: int) -> None:
+        self._perform(self._dispatcher.worker_ready(worker_id, incarnation, now=self._read_clock()))
+
+    def worker_lost(self, worker_id: int, incarnation: int, fault: WorkerFault) -> None:
+        self._perform(self._dispatcher.worker_lost(worker_id, incarnation, fault, now=self._read_clock()))
+
+    def batch_completed(self, batch: RunBatch, outputs: object, run_s: float) -> None:
+        self._run_s = run_s
+        self._meters.run_s.observe(run_s)
+        # What is no list has no outputs, and the dispatcher says so.
+        checked = outputs if isinstance(outputs, list | tuple) else ()
+        self._perform(self._dispatcher.complete(batch.batch_id, batch.attempt, checked, now=self._read_clock()))
+
+    def batch_failed(self, batch: RunBatch) -> None:
+        self._perform(self._dispatcher.fail(batch.batch_id, batch.attempt, now=self._read_clock()))
+
+    # Effects and time.
+
+    def _perform(self, effects: Effects) -> None:
+        for effect in effects:
+            if isinstance(effect, Answer | Refuse):
+                self._end(effect)
+            elif isinstance(effect, RunBatch):
+                self._supervisor.run(effect)
+            elif isinstance(effect, StartWorker):
+                self._supervisor.start(effect.worker_id, effect.incarnation)
+            else:
+                assert isinstance(effect, StopWorker)
+                self._supervisor.stop(effect.worker_id, effect.incarnation, effect.fault)
+        self._arm()
+
+    def _end(self, end: End) -> None:
+        request = end.request
+        meters = self._meters.tiers[request.tier]
+        on_end = self._waiters.pop(request.id)
+        try:
+            on_end(end)
+        except Exception as error:
+            # One caller's connection must not cost the others of its batch their answers.
+            log.error("answer_not_sent", exc_info=error)
+        if isinstance(end, Refuse):
+            meters.outcomes[end.outcome] += 1
+            return
+        e2e_s = self._clock() - request.arrived_at
+        queue_s = end.departed_at - request.arrived_at
+        meters.outcomes[Outcome.OK] += 1
+        meters.queue_s.observe(queue_s)
+        meters.e2e_s.observe(e2e_s)
+        self._meters.overhead_s.observe(max(0.0, e2e_s - queue_s - self._run_s))
+
+    def _read_clock(self) -> float:
+        now = self._clock()
+        if now > self._now:
+            self._now = now
+        return self._now
+
+    def _arm(self) -> None:
+        deadline = self._dispatcher.next_deadline()
+        if deadline is None or deadline >= self._wake_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_at = deadline
+        delay_s = max(0.0, deadline - self._clock())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake, False)
+
+    def _wake(self, is_second: bool) -> None:
+        if not is_second and self._clock() - self._wake_at > _STALL_S:
+            self._timer = asyncio.get_running_loop().call_later(0.001, self._wake, True)
+            return
+        # A timer may fire a fraction of a millisecond early; the deadline it was set for counts as reached.
+        self._now = max(self._read_clock(), self._wake_at)
+        self._wake_at = float("inf")
+        self._timer = None
+        try:
+            self._perform(self._dispatcher.tick(now=self._now))
+        except Exception as error:
+            self._has_failed = True
+            log.error("dispatcher_failed", exc_info=error, dispatcher=repr(self._dispatcher))

@@ -1,0 +1,107 @@
+"""`POST /v1/run` (batch mode's plain contract), apart from the way bytes come and go.
+
+Two front ends share it: the fast path inside uvicorn's protocol, and a raw ASGI endpoint for any other server. Both first ask
+`authenticate` with the headers, before a byte of the body is read, then `submit` with the whole body.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from batcher.config import HttpConfig
+from batcher.core.effects import Answer
+from batcher.errors import InvalidRequest, RequestTooLarge, ServerFault, ServiceError, ShuttingDown
+from batcher.service import log
+from batcher.service.auth import Caller, Keys
+from batcher.service.driver import Driver, End
+from batcher.service.meters import Meters
+from batcher.service.wire import accept_request_id, decode_run, encode_error, encode_run, error_headers
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a front end sends. `closes` asks it to end the connection after that."""
+
+    status: int
+    body: bytes
+    request_id: str
+    headers: list[tuple[bytes, bytes]]
+    closes: bool = False
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What the headers told: who calls, and the id that the caller chose."""
+
+    caller: Caller
+    request_id: str | None
+
+
+OnReply: TypeAlias = Callable[[Reply], None]
+
+_NO_HEADERS: list[tuple[bytes, bytes]] = []
+
+
+class RunEndpoint:
+    def __init__(self, *, driver: Driver, keys: Keys, meters: Meters, http: HttpConfig) -> None:
+        self._driver = driver
+        self._keys = keys
+        self._meters = meters
+        self.max_body_bytes = http.max_body_bytes
+        # Ids are unique beyond this process: a random prefix, then a count.
+        self._id_prefix = f"req_{os.urandom(5).hex()}"
+        self._num_refused = 0
+
+    def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Head:
+        """Judges a request by its headers (names in lower case). Raises ServiceError: 400, 401 or 413."""
+        key = b""
+        request_id = None
+        for name, value in headers:
+            if name == b"x-api-key":
+                key = value
+            elif name == b"authorization":
+                key = key or value.removeprefix(b"Bearer ")
+            elif name == b"content-length":
+                self.check_length(int(value) if value.isdigit() else 0)
+            elif name == b"x-request-id":
+                request_id = accept_request_id(value)
+            elif name == b"content-encoding":
+                raise InvalidRequest("the body must not be compressed")
+        return Head(self._keys.find(key), request_id)
+
+    def check_length(self, num_bytes: int) -> None:
+        """Raises RequestTooLarge. Also asked while a body of unknown length comes in."""
+        if num_bytes > self.max_body_bytes:
+            raise RequestTooLarge(f"the body is larger than {self.max_body_bytes} bytes")
+
+    def submit(self, head: Head, body: bytes | bytearray, on_reply: OnReply) -> int:
+        """Sends a request on its way; `on_reply` is called once, perhaps at once. Returns the id to `cancel` it by.
+
+        Raises InvalidRequest, and then nothing was sent.
+        """
+        input_ = decode_run(body).input
+        return self._driver.submit(head.caller, input_, len(body), lambda end: on_reply(self._reply(end, head.request_id)))
+
+    def cancel(self, head: Head, request_id: int) -> None:
+        self._driver.cancel(head.caller.tier, request_id)
+
+    def refuse(self, error: ServiceError, request_id: str | None = None) -> Reply:
+        """The reply to a request that never got an id of its own."""
+        self._meters.invalid += 1
+        self._num_refused += 1
+        return _error_reply(error, request_id or f"{self._id_prefix}_x{self._num_refused}")
+
+    def _reply(self, end: End, request_id: str | None) -> Reply:
+        request_id = request_id or f"{self._id_prefix}_{end.request.id}"
+        if isinstance(end, Answer):
+            try:
+                return Reply(200, encode_run(request_id, end.request.input, end.output), request_id, _NO_HEADERS)
+            except UnicodeEncodeError as error:
+                log.error("output_not_text", exc_info=error, request_id=request_id)
+                return _error_reply(ServerFault("the output has no UTF-8 form"), request_id)
+        return _error_reply(end.error, request_id)
+
+
+def _error_reply(error: ServiceError, request_id: str) -> Reply:
+    closes = isinstance(error, ShuttingDown)
+    return Reply(error.status, encode_error(error, request_id), request_id, error_headers(error), closes)

@@ -1,0 +1,108 @@
+"""Runs the service under uvicorn: the fast path, the drain, and an exit code of 0 after a drain.
+
+On SIGTERM or SIGINT the server keeps listening and answers new requests with 529 and `Connection: close`, so that whoever
+balances load sees it leave; uvicorn's own shutdown, which follows, would only close connections. A second signal ends it now.
+"""
+
+import asyncio
+import functools
+import resource
+import signal
+import socket
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from batcher.service import log
+from batcher.service.app import Service, create_app
+from batcher.service.fastpath import FastPathProtocol
+from batcher.settings import Settings
+
+_DRAIN_POLL_S = 0.02
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with our signals. `_drain_task` exists from the first signal on."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._drain_task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._drain_task is None:
+            self._drain_task = asyncio.get_running_loop().create_task(self._drain(number.name))
+        else:
+            self.should_exit = self.force_exit = True
+
+    async def _drain(self, cause: str) -> None:
+        """Ends when everything accepted has been answered, or given up at the deadline."""
+        driver = self._service.driver
+        log.event("draining", cause=cause, live=driver.num_live)
+        driver.drain()
+        try:
+            async with asyncio.timeout(self._service.http.drain_deadline_s):
+                while driver.num_live:
+                    await asyncio.sleep(_DRAIN_POLL_S)
+        except TimeoutError:
+            log.warning("drain_deadline_passed", live=driver.num_live)
+            driver.abandon()
+        log.event("drained")
+        self.should_exit = True
+
+    def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
+        host, port = listeners[0].getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        settings = self._service.settings
+        log.event(
+            "listening",
+            url=url,
+            backend=settings.backend,
+            workers=settings.workers,
+            policy=settings.policy,
+            keys="configured" if settings.keys else "dev-paid, dev-free",
+        )
+
+
+def serve(settings: Settings) -> None:
+    """Serves until a signal, then drains and returns. Raises ConfigError; exits with status 3 if it cannot listen."""
+    _raise_file_limit()
+    app = create_app(settings)
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=functools.partial(FastPathProtocol, endpoint=service.run, http=service.http),  # type: ignore[arg-type]
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=4096,
+        timeout_keep_alive=service.http.keep_alive_s,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=1,
+    )
+    Server(config, service).run()
+
+
+def _raise_file_limit() -> None:
+    """Each connection is a file descriptor, and the usual soft limit of 1,024 is fewer than one load test opens."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
