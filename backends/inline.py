@@ -122,8 +122,8 @@ class InlineBackend:
         self._backend = backend
 
     async def run_batch(self, inputs: list[str]) -> object:
-        check_call(inputs, is_busy=self._task is not None)
         self._lost.check()
+        check_call(inputs, is_busy=self._task is not None)
         if self._backend is None:
             raise ContractBreach("run_batch was called before load")
         return (await self._perform(self._backend.run_batch, inputs, is_batch=True)).value
@@ -133,14 +133,15 @@ class InlineBackend:
             return
         self._is_closed = True
         self._interrupt("was closed")
-        if self._thread is None:
-            return
+        if self._thread is None or self._backend is None:
+            return  # Never loaded, or `load` is about to see that it was interrupted, and cleans up.
         finishing = asyncio.ensure_future(self._finish(self._thread))
         try:
             await asyncio.wait({finishing}, timeout=CLOSE_GRACE_S)
         finally:
             finishing.cancel()
             self._thread.stop()
+        await asyncio.wait({finishing}, timeout=CLOSE_GRACE_S)
 
     async def wait_lost(self) -> WorkerLost:
         return await self._lost.wait()

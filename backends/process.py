@@ -78,11 +78,12 @@ class ProcessBackend:
         self._process: asyncio.SubprocessTransport | None = None
         self._connection: asyncio.WriteTransport | None = None
         """None before the start, and after the end of the connection."""
-        self._exit_timer: asyncio.TimerHandle | None = None
+        self._kill_timer: asyncio.TimerHandle | None = None
         self._answer: asyncio.Future[wire.FromChild | None] | None = None
         """What `load` or `run_batch` waits for; resolved to None when the worker is lost."""
         self._is_loading = False
         self._is_loaded = False
+        self._is_closing = False
         self._is_busy = False
         """The process holds a batch; stays true if the caller was cancelled, until the answer comes."""
         self.last_run_s: float | None = None
@@ -113,8 +114,8 @@ class ProcessBackend:
         self._is_loaded = True
 
     async def run_batch(self, inputs: list[str]) -> object:
-        check_call(inputs, is_busy=self._is_busy)
         self._lost.check()
+        check_call(inputs, is_busy=self._is_busy)
         if not self._is_loaded:
             raise ContractBreach("run_batch was called before load")
         frame = wire.encode(wire.Run(inputs))
@@ -126,13 +127,20 @@ class ProcessBackend:
         return answer.outputs
 
     async def close(self) -> None:
-        """Lets an idle process close by itself, for the grace; kills it otherwise. Returns when it is reaped."""
-        is_idle = self._is_loaded and not self._is_busy and self._lost.reason is None
-        self._lose("was closed")
-        if is_idle and self._connection is not None:
-            self._connection.write(wire.encode(wire.Close()))
-            await self._wait_exited(CLOSE_GRACE_S)
-        await self._end("was closed")
+        """Lets an idle process close by itself, for the grace; kills any other. Returns when it is reaped.
+
+        What ends it is a timer, not this coroutine: cancelled, it has done its work all the same.
+        """
+        if not self._is_closing:
+            self._is_closing = True
+            is_idle = self._is_loaded and not self._is_busy and self._lost.reason is None
+            self._lose("was closed")
+            if is_idle and self._connection is not None:
+                self._connection.write(wire.encode(wire.Close()))
+                self._kill_timer = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._kill)
+            else:
+                self._kill()
+        await self._wait_exited()
 
     async def wait_lost(self) -> WorkerLost:
         return await self._lost.wait()
@@ -169,17 +177,17 @@ class ProcessBackend:
         assert answer is not None
         return answer
 
-    async def _wait_exited(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._exited.wait()
-
     async def _end(self, reason: str) -> None:
-        """Kills it and waits until it is reaped. Cancelled, it has killed it all the same."""
+        """Kills it and waits until it is reaped."""
         self._lose(reason)
         self._kill()
+        await self._wait_exited()
+
+    async def _wait_exited(self) -> None:
         if self._process is not None:
-            await self._wait_exited(REAP_TIMEOUT_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_GRACE_S + REAP_TIMEOUT_S):
+                    await self._exited.wait()
 
     def _lose(self, reason: str) -> None:
         """No call from now on; the pending one raises."""
@@ -211,11 +219,11 @@ class ProcessBackend:
         self._kill()
 
     def on_disconnected(self) -> None:
-        """The process ends, most likely: gives its exit status a moment to arrive, for the message."""
+        """The process is ending, most likely: gives its exit status a moment to arrive, for the message."""
         self._connection = None
-        if not self._exited.is_set():
+        if not self._exited.is_set() and self._kill_timer is None:
             loop = asyncio.get_running_loop()
-            self._exit_timer = loop.call_later(EXIT_STATUS_GRACE_S, self.on_broken, "closed its connection")
+            self._kill_timer = loop.call_later(EXIT_STATUS_GRACE_S, self.on_broken, "closed its connection")
 
     def on_exited(self) -> None:
         assert self._process is not None
@@ -223,8 +231,8 @@ class ProcessBackend:
         self._process.close()
         if self._connection is not None:
             self._connection.abort()
-        if self._exit_timer is not None:
-            self._exit_timer.cancel()
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
         self._exited.set()
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ is noticed in the middle of a batch too. An event loop that runs everything was 
 blocked loop notices nothing.
 
 The process ends
-- when the parent is gone: at once, with all that it started (and, on Linux, by the kernel if this code cannot run);
+- when the parent is gone: at once; on Linux by the kernel, whatever this code does, elsewhere by the second thread;
 - when the parent says Close: after the backend's own close();
 - when SystemExit, KeyboardInterrupt, WorkerLost or another non-Exception leaves the backend: that is how a worker dies.
 SIGINT and SIGTERM are the parent's to act on: a terminal or a service manager sends them to every process at once, and a
@@ -107,15 +107,13 @@ async def _await(awaitable: Any) -> Any:
 
 
 def _read(connection: socket.socket, inbox: Inbox) -> None:
-    """Fills the inbox until the parent is gone; then ends this process and all that the backend started."""
+    """Fills the inbox until the parent is gone; then ends this process, whatever the main thread does."""
     reader = wire.FrameReader()
     try:
         while data := connection.recv(READ_BYTES):
             for frame in reader.feed(data):
                 inbox.put(wire.decode_from_parent(frame))
     finally:
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
 
@@ -132,7 +130,10 @@ def _restore_signals() -> None:
 
 
 def _die_with_parent() -> None:
-    """Asks the kernel to kill this process when the parent's thread ends, for code that never lets `_read` run. Linux only."""
+    """Asks the kernel to kill this process when the thread that started it ends: the parent's event loop. Linux only.
+
+    It reaches what the second thread cannot: code that never gives the interpreter lock back.
+    """
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -87,8 +87,8 @@ class SimulatedBackend:
 
     async def run_batch(self, inputs: list[str]) -> list[str]:
         """The inputs, unchanged, after the service time. Raises as the settings ask."""
-        check_call(inputs, is_busy=self._running is not None)
         self._lost.check()
+        check_call(inputs, is_busy=self._running is not None)
         duration_s, fate = self._draw()
         loop = asyncio.get_running_loop()
         self._running = loop.create_future()

@@ -1,10 +1,10 @@
-"""Both event loops for every asynchronous test here, and what each test must leave behind: nothing."""
+"""Every asynchronous test here runs on both event loops: tests use asyncio's own most often, the server uses uvloop."""
 
-import asyncio
-import gc
-import logging
-import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from typing import Any
 
-import psutil
+import pytest
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return ("asyncio", {"use_uvloop": request.param})
