@@ -59,6 +59,8 @@ class Driver:
         self._wake_at = float("inf")
         self._run_s = 0.0
         self._is_draining = False
+        self._is_idle = asyncio.Event()
+        """Set when a draining driver has no live request left."""
         self._has_failed = False
         """Whether a decision raised, which is a bug: this process then says that it is not ready."""
 
@@ -88,10 +90,18 @@ class Driver:
         if self._waiters.pop(request_id, None) is not None:
             self._dispatcher.cancel(request_id)
             self._meters.tiers[tier].outcomes[Outcome.CANCELLED] += 1
+            self._note_idle()
 
     @property
     def num_live(self) -> int:
+        """Accepted requests whose callers still wait."""
         return len(self._waiters)
+
+    async def wait_idle(self) -> None:
+        """Returns when no request is live, once draining."""
+        assert self._is_draining
+        self._note_idle()
+        await self._is_idle.wait()
 
     @property
     def is_ready(self) -> bool:
@@ -153,6 +163,11 @@ class Driver:
                 assert isinstance(effect, StopWorker)
                 self._supervisor.stop(effect.worker_id, effect.incarnation, effect.fault)
         self._arm()
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self._is_draining and not self._waiters:
+            self._is_idle.set()
 
     def _end(self, end: End) -> None:
         request = end.request

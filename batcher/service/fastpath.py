@@ -44,8 +44,8 @@ _NO_EVENT = _NoEvent()
 class RunCycle:
     """One request and its reply. uvicorn's protocol knows it by the same fields as its own cycles.
 
-    `head` is None once the request was refused by its headers, with `refusal` the reason; `reads_on` says that the body is worth
-    reading even so. `request_id` is what the dispatcher knows it by while it has it.
+    `head` is None once the request was refused by its headers, with `refusal` the reason; `reads_on` says that its body is
+    read even so. `request_id` is what the dispatcher knows it by while it has it.
     """
 
     __slots__ = (

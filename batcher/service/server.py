@@ -19,8 +19,6 @@ from batcher.service.app import Service, create_app
 from batcher.service.fastpath import FastPathProtocol
 from batcher.settings import Settings
 
-_DRAIN_POLL_S = 0.02
-
 
 class Server(uvicorn.Server):
     """uvicorn's server with our signals. `_drain_task` exists from the first signal on."""
@@ -55,8 +53,7 @@ class Server(uvicorn.Server):
         driver.drain()
         try:
             async with asyncio.timeout(self._service.http.drain_deadline_s):
-                while driver.num_live:
-                    await asyncio.sleep(_DRAIN_POLL_S)
+                await driver.wait_idle()
         except TimeoutError:
             log.warning("drain_deadline_passed", live=driver.num_live)
             driver.abandon()

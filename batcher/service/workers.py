@@ -25,8 +25,8 @@ class Reports(Protocol):
 class Supervisor:
     """The workers' backends. Lives on one event loop.
 
-    `_backends` holds the backend of each worker's current incarnation; `_tasks` everything under way: a start, a watch or a batch
-    for each of them, and the closing of those given up, each of which takes about a second at most.
+    `_backends` holds the backend of each worker's current incarnation; `_tasks` everything under way: the life and the batch of
+    each of them, and the closing of those given up, which takes about a second at most.
     """
 
     def __init__(self, factory: BackendFactory, reports: Reports) -> None:

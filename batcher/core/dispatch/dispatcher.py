@@ -79,7 +79,8 @@ class Dispatcher:
 
     def num_ahead_of(self, tier: str, tenant: str) -> int:
         """At most how many accepted requests would leave before the tenant's next one. O(number of tiers)."""
-        return self._tiers.num_ahead_of(tier, tenant) + sum(len(batch.requests) for batch in self._retries)
+        num_ahead = self._tiers.num_ahead_of(tier, tenant)
+        return num_ahead + sum(len(batch.requests) for batch in self._retries) if self._retries else num_ahead
 
     def next_deadline(self) -> float | None:
         """When to call `tick` if nothing happens before; None if nothing is due."""
