@@ -20,6 +20,7 @@ from loadtest.progress import choose_progress
 from loadtest.render import render
 from loadtest.report import Report, make_report
 from loadtest.runner import run
+from loadtest.scenarios.catalogue import SCENARIOS, run_scenario
 from loadtest.sweep import Search, Slo, sweep
 
 INVALID_EXIT = 3
@@ -126,6 +127,24 @@ def report_command(folder: Annotated[Path, typer.Argument(help="A folder that `r
     console = Console()
     print_report(console, report)
     _say_where(console, *render(folder, report, samples))
+
+
+@app.command("scenario")
+def scenario_command(
+    name: Annotated[str | None, typer.Argument(help="Such as b1.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Say which there are.")] = False,
+    duration: Annotated[float | None, typer.Option(help="Seconds of traffic, instead of the scenario's own.")] = None,
+    seed: options.Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures, and a folder in it for each run.")] = None,
+) -> None:
+    """Start batcher, offer it a named traffic, and hold what was measured against its bars."""
+    console = Console()
+    if show_list or name is None:
+        for scenario in SCENARIOS.values():
+            console.print(f"{scenario.name}  {scenario.title} ({scenario.duration_s:g} s)", highlight=False)
+        raise typer.Exit(0 if show_list else 2)
+    is_met, is_valid = run_scenario(console, name, duration_s=duration, seed=seed, out=out)
+    raise typer.Exit((0 if is_met else 1) if is_valid else INVALID_EXIT)
 
 
 def _run_and_report(plan: Plan, out: Path | None) -> Report:

@@ -6,6 +6,7 @@ latency of the requests that it did not send (coordinated omission); an absolute
 """
 
 import itertools
+import math
 import random
 from array import array
 
@@ -36,6 +37,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Characters of each input."""
     poison_share: float = 0.0
     poison_prefix: str = "BOOM"
+    poison_from_s: float = 0.0
+    poison_to_s: float = math.inf
+    """Poison is drawn only among requests due within these instants."""
     timeout_s: float = 10.0
     """A request without an answer after this long is given up, and its connection closed."""
     slo_s: float = 0.5
@@ -77,7 +81,7 @@ def draw_schedule(plan: Plan) -> Samples:
     draws = plan.mix.draws(random.Random(f"{plan.seed}:mix"))
     uniform = random.Random(f"{plan.seed}:poison").random
     share = plan.poison_share
-    is_poison = bytearray(uniform() < share for _ in range(num)) if share else bytearray(num)
+    is_poison = bytearray(uniform() < share and plan.poison_from_s <= at < plan.poison_to_s for at in planned_at)
     return blank_samples(plan.mix.senders, planned_at, array("H", itertools.islice(draws, num)), is_poison)
 
 

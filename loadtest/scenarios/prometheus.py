@@ -1,0 +1,28 @@
+"""Reads one histogram out of a Prometheus text page. The client library parses too, but only its own process's."""
+
+import math
+import re
+
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.MULTILINE)
+_EDGE = re.compile(r'(?:^|,)\s*le="([^"]+)"')
+
+Histogram = dict[float, float]
+"""Upper edge of each bucket, in ascending order, to the number of observations at or below it."""
+
+
+def read_histogram(page: str, name: str) -> Histogram:
+    """The histogram of this name, summed over its labels; empty when the page has none."""
+    buckets: Histogram = {}
+    for sample in _SAMPLE.finditer(page):
+        if sample["name"] == f"{name}_bucket" and (edge := _EDGE.search(sample["labels"])):
+            buckets[float(edge[1])] = buckets.get(float(edge[1]), 0.0) + float(sample["value"])
+    return dict(sorted(buckets.items()))
+
+
+def histogram_quantile(buckets: Histogram, part: float) -> float | None:
+    """The upper edge of the bucket that holds the quantile: the true one is not above it. None without observations."""
+    total = max(buckets.values(), default=0.0)
+    if total == 0.0:
+        return None
+    edge = next(edge for edge, count in buckets.items() if count >= part * total)
+    return edge if math.isfinite(edge) else None

@@ -1,0 +1,114 @@
+"""A server in a process of its own, from its first log line to its last.
+
+The server says where it listens in one structured line on standard error, `{"event": "listening", "url": ...}`; so the
+system picks the port, and no two scenarios can meet on one.
+"""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from batcher.errors import BatcherError
+from loadtest.scenarios.proctree import Usage, descendants, kill_survivors, tree_usage
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 40.0
+"""A server may drain for a while before it ends."""
+
+_POLL_S = 0.05
+
+
+class ServerFailed(BatcherError):
+    """The server did not start, or did not end."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server that runs."""
+
+    url: str
+    pid: int
+
+    def usage(self) -> Usage:
+        return tree_usage(self.pid)
+
+    def read(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=10.0) as answer:
+            return str(answer.read().decode())
+
+
+@contextlib.contextmanager
+def serving(arguments: Sequence[str], *, module: str = "batcher", ready_path: str = "/ready") -> Iterator[Server]:
+    """Run `python -m MODULE ARGUMENTS` until the block is left; it is ready when the block is entered.
+
+    It is stopped by SIGTERM; whatever of its tree is left then is killed. Raises `ServerFailed` with the end of its log.
+    """
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+        log = Path(folder) / "server.log"
+        with log.open("wb") as stderr:
+            # Its own session, so that Ctrl-C reaches the load test alone, which then stops the server in order.
+            command = [sys.executable, "-m", module, *arguments]
+            process = subprocess.Popen(command, stdout=stderr, stderr=stderr, start_new_session=True)
+        try:
+            deadline_at = time.monotonic() + START_TIMEOUT_S
+            server = Server(_wait_for_url(process, log, deadline_at), process.pid)
+            _wait_until_ready(server, process, log, ready_path, deadline_at)
+            yield server
+        finally:
+            _stop(process)
+
+
+def _wait_for_url(process: "subprocess.Popen[bytes]", log: Path, deadline_at: float) -> str:
+    while time.monotonic() < deadline_at and process.poll() is None:
+        for line in log.read_bytes().splitlines():
+            if (url := _parse_listening(line)) is not None:
+                return url
+        time.sleep(_POLL_S)
+    raise _failure(process, log, "did not say where it listens")
+
+
+def _parse_listening(line: bytes) -> str | None:
+    try:
+        entry = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if isinstance(entry, dict) and entry.get("event") == "listening" and isinstance(entry.get("url"), str):
+        return str(entry["url"])
+    return None
+
+
+def _wait_until_ready(
+    server: Server, process: "subprocess.Popen[bytes]", log: Path, ready_path: str, deadline_at: float
+) -> None:
+    while time.monotonic() < deadline_at and process.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            server.read(ready_path)
+            return
+        time.sleep(_POLL_S)
+    raise _failure(process, log, "did not become ready")
+
+
+def _failure(process: "subprocess.Popen[bytes]", log: Path, what: str) -> ServerFailed:
+    status = process.poll()
+    ended = "" if status is None else f" and ended with status {status}"
+    tail = log.read_bytes()[-2000:].decode(errors="replace")
+    return ServerFailed(f"the server {what}{ended}; the end of its log:\n{tail}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    below = descendants(process.pid)
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    # A process that was stopped cannot end by itself, and one whose parent died has nobody to end it.
+    kill_survivors(below)
