@@ -15,12 +15,12 @@ from itertools import count
 from math import inf
 
 from batcher.config import DispatchConfig
-from batcher.core.dispatch.deadlines import Deadlines
 from batcher.core.dispatch.inflight import Batch, Flight, Inflight
+from batcher.core.dispatch.ledger import Ledger
 from batcher.core.dispatch.policies import Load, create_policy
 from batcher.core.dispatch.retry import Retries
 from batcher.core.dispatch.service_time import ServiceTime
-from batcher.core.dispatch.statistics import Counters, DispatchStatistics, TierStatistics
+from batcher.core.dispatch.statistics import Counters, DispatchStatistics, gather
 from batcher.core.dispatch.tiers import Tiers
 from batcher.core.dispatch.verdicts import expired, no_room, why_lost, why_raised
 from batcher.core.dispatch.workers import Worker, Workers, WorkerState
@@ -45,8 +45,7 @@ class Dispatcher:
         self._inflight = Inflight()
         self._batch_ids = count(1)
         self._retries = Retries(config, ids=self._batch_ids)
-        self._live: dict[int, Request] = {}
-        self._deadlines = Deadlines()
+        self._live = Ledger()
         self._service_time = ServiceTime(config.service_time_s)
         self._load = Load(service_time_s=config.service_time_s)
         self._counters = Counters()
@@ -66,7 +65,7 @@ class Dispatcher:
         return len(self._live)
 
     def live_requests(self) -> list[Request]:
-        return list(self._live.values())
+        return list(self._live)
 
     @property
     def num_ready_workers(self) -> int:
@@ -84,24 +83,11 @@ class Dispatcher:
 
     def next_deadline(self) -> float | None:
         """When to call `tick` if nothing happens before; None if nothing is due."""
-        instant = min(self._deadlines.first(), self._workers.next_deadline(), self._next_departure_at())
+        instant = min(self._live.next_deadline(), self._workers.next_deadline(), self._next_departure_at())
         return instant if instant != inf else None
 
     def statistics(self) -> DispatchStatistics:
-        return DispatchStatistics(
-            tiers=tuple(TierStatistics(q.name, len(q), q.num_bytes, q.num_tenants) for q in self._tiers),
-            num_live=len(self._live),
-            num_running=self._inflight.num_requests,
-            num_inflight=len(self._inflight),
-            num_parked=len(self._retries),
-            workers={state.name.lower(): self._workers.count(state) for state in WorkerState},
-            num_broken_workers=self._workers.num_broken(),
-            service_time_s=self._service_time.mean_s,
-            retry_budget=self._retries.budget.num_available,
-            num_retries=self._retries.num_retries,
-            num_splits=self._retries.num_splits,
-            counters=self._counters.snapshot(),
-        )
+        return gather(self._counters, self._live, self._tiers, self._workers, self._inflight, self._retries, self._service_time)
 
     # Inputs: requests.
 
@@ -116,14 +102,13 @@ class Dispatcher:
             self._counters.num_no_room += 1
             return (no_room(request),)
         displaced = self._tiers.push(request)
-        self._live[request.id] = request
-        self._deadlines.set(request.id, request.deadline_at)
-        if not displaced and not self._may_depart(now=now):
+        self._live.open(request)
+        if not displaced and self._next_departure_at() > now:
             return NOTHING
         effects: list[Effect] = []
         for other in displaced:
             self._counters.num_displaced += 1
-            self._forget(other)
+            self._live.close(other)
             effects.append(no_room(other))
         self._dispatch(effects, now=now)
         return effects
@@ -133,10 +118,10 @@ class Dispatcher:
 
         Returns False if it had already ended, which is no error: the answer and the hang-up may cross.
         """
-        request = self._live.get(request_id)
+        request = self._live.find(request_id)
         if request is None:
             return False
-        self._forget(request)
+        self._live.close(request)
         if self._tiers.is_waiting(request):
             self._tiers.remove(request)
         self._counters.num_cancelled += 1
@@ -194,7 +179,7 @@ class Dispatcher:
             live = self._live
             for request, output in zip(requests, outputs, strict=True):
                 if request.id in live:
-                    self._forget(request)
+                    self._live.close(request)
                     effects.append(Answer(request, output, flight.departed_at))  # type: ignore[arg-type]
         self._dispatch(effects, now=now)
         return effects
@@ -208,7 +193,7 @@ class Dispatcher:
         self._counters.num_raised += 1
         self._land(flight, has_succeeded=False)
         effects: list[Effect] = []
-        remaining = self._still_live(flight.batch.requests)
+        remaining = self._live.still_live(flight.batch.requests)
         if remaining and not self._retries.park_after_raise(flight.batch, remaining):
             self._refuse_all(remaining, why_raised(flight.batch), effects)
         self._dispatch(effects, now=now)
@@ -219,8 +204,7 @@ class Dispatcher:
     def tick(self, *, now: float) -> Effects:
         """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave."""
         effects: list[Effect] = []
-        for request_id in self._deadlines.pop_due(now=now):
-            request = self._live.pop(request_id)
+        for request in self._live.close_due(now=now):
             if self._tiers.is_waiting(request):
                 self._tiers.remove(request)
             effects.append(expired(request))
@@ -252,12 +236,9 @@ class Dispatcher:
         load.service_time_s = self._service_time.mean_s
         return load.oldest_at if self._is_draining else self._policy.leaves_at(load)
 
-    def _may_depart(self, *, now: float) -> bool:
-        return self._next_departure_at() <= now
-
     def _dispatch(self, effects: list[Effect], *, now: float) -> None:
         """Sends batches while one may leave and a worker is free."""
-        while self._may_depart(now=now):
+        while self._next_departure_at() <= now:
             batch = self._next_again() if self._retries else self._next_fresh(now=now)
             if batch is None:
                 continue
@@ -269,7 +250,7 @@ class Dispatcher:
     def _next_again(self) -> Batch | None:
         """The next batch that must run again, less the members that ended meanwhile."""
         batch = self._retries.pop()
-        requests = self._still_live(batch.requests)
+        requests = self._live.still_live(batch.requests)
         return Batch(batch.id, batch.attempt, requests, batch.reason) if requests else None
 
     def _next_fresh(self, *, now: float) -> Batch:
@@ -284,15 +265,15 @@ class Dispatcher:
     def _lose(
         self, worker: Worker, fault: WorkerFault, effects: list[Effect], *, now: float, num_outputs: int | None = None
     ) -> None:
-        flight = self._inflight.on_worker(worker.id)
         effects.append(StopWorker(worker.id, worker.incarnation, fault))
         self._workers.lose(worker, now=now)
         self._counters.faults[fault] += 1
+        flight = self._inflight.on_worker(worker.id)
         if flight is None:
             return
         self._inflight.remove(flight)
         batch = flight.batch
-        remaining = self._still_live(batch.requests)
+        remaining = self._live.still_live(batch.requests)
         if remaining and not self._retries.park_after_loss(batch, remaining):
             self._refuse_all(remaining, why_lost(batch, fault, num_outputs), effects)
 
@@ -300,33 +281,24 @@ class Dispatcher:
         self._inflight.remove(flight)
         self._workers.release(self._workers[flight.worker_id], has_succeeded=has_succeeded)
 
-    def _still_live(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
-        return tuple(request for request in requests if request.id in self._live)
-
     def _refuse_all(self, requests: tuple[Request, ...], error: ServiceError, effects: list[Effect]) -> None:
         for request in requests:
-            self._forget(request)
+            self._live.close(request)
             effects.append(Refuse(request, Outcome.FAILED, error))
-
-    def _forget(self, request: Request) -> None:
-        del self._live[request.id]
-        self._deadlines.discard(request.id)
-
-    # Laws.
 
     def check(self) -> None:
         """Asserts the object's laws. O(live requests + workers), both bounded by the configuration."""
         self._tiers.check()
         self._inflight.check()
         self._workers.check()
-        self._deadlines.check()
+        self._live.check()
         waiting = [request.id for queue in self._tiers for request in queue]
         batches = [*(flight.batch for flight in self._inflight), *self._retries]
         running = [request.id for batch in batches for request in batch.requests if request.id in self._live]
-        assert sorted(waiting + running) == sorted(self._live), "a live request is in no place, or in two"
-        assert len(self._deadlines) == len(self._live), "a live request has no deadline, or a dead one has"
+        assert sorted(waiting + running) == sorted(request.id for request in self._live), (
+            "a live request is in no place, or in two"
+        )
         assert all(1 <= len(batch.requests) <= self._policy.max_batch_size for batch in batches)
         assert all(batch.attempt <= self._config.max_attempts for batch in batches)
-        busy = sum(worker.state is WorkerState.BUSY for worker in self._workers)
-        assert busy == len(self._inflight), "a busy worker without a batch, or a batch without its worker"
+        assert self._workers.count(WorkerState.BUSY) == len(self._inflight), "a busy worker without a batch, or the reverse"
         assert not (self._retries and self._workers.has_free), "a batch waits to run again beside a free worker"

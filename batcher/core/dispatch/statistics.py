@@ -2,7 +2,12 @@
 
 import msgspec
 
-from batcher.core.dispatch.inflight import Batch
+from batcher.core.dispatch.inflight import Batch, Inflight
+from batcher.core.dispatch.ledger import Ledger
+from batcher.core.dispatch.retry import Retries
+from batcher.core.dispatch.service_time import ServiceTime
+from batcher.core.dispatch.tiers import Tiers
+from batcher.core.dispatch.workers import Workers, WorkerState
 from batcher.types import BatchReason, WorkerFault
 
 
@@ -66,3 +71,29 @@ class DispatchStatistics(msgspec.Struct, frozen=True):
     num_retries: int
     num_splits: int
     counters: Counters
+
+
+def gather(
+    counters: Counters,
+    live: Ledger,
+    tiers: Tiers,
+    workers: Workers,
+    inflight: Inflight,
+    retries: Retries,
+    service_time: ServiceTime,
+) -> DispatchStatistics:
+    """The snapshot of the parts that a dispatcher is made of."""
+    return DispatchStatistics(
+        tiers=tuple(TierStatistics(queue.name, len(queue), queue.num_bytes, queue.num_tenants) for queue in tiers),
+        num_live=len(live),
+        num_running=inflight.num_requests,
+        num_inflight=len(inflight),
+        num_parked=len(retries),
+        workers={state.name.lower(): workers.count(state) for state in WorkerState},
+        num_broken_workers=workers.num_broken(),
+        service_time_s=service_time.mean_s,
+        retry_budget=retries.budget.num_available,
+        num_retries=retries.num_retries,
+        num_splits=retries.num_splits,
+        counters=counters.snapshot(),
+    )
