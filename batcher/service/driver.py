@@ -122,7 +122,7 @@ class Driver:
     def abandon(self) -> None:
         """Ends every live request as refused: the drain deadline has passed."""
         error = ShuttingDown("this server is shutting down and could not answer in time", retry_after_s=1)
-        for request in self._dispatcher.live_requests():
+        for request in self._dispatcher.live_requests:
             self._dispatcher.cancel(request.id)
             self._end(Refuse(request, Outcome.REJECTED_SHUTDOWN, error))
 

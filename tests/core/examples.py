@@ -136,7 +136,7 @@ def play(
 
     for effect in effects:
         perform(effect, now)
-    while dispatcher.num_live and now < until:
+    while dispatcher.live_requests and now < until:
         due_at = dispatcher.next_deadline()
         if events and (due_at is None or events[0][0] <= due_at):
             at, _, happens = heapq.heappop(events)

@@ -57,15 +57,12 @@ class Dispatcher:
             f"inflight={len(self._inflight)} parked={len(self._retries)} ready={self._workers.num_ready}>"
         )
 
-    # What the shell, the gate and the policy ask.
+    # What the shell and the gate ask.
 
     @property
-    def num_live(self) -> int:
-        """Requests that were accepted and have not ended."""
-        return len(self._live)
-
-    def live_requests(self) -> list[Request]:
-        return list(self._live)
+    def live_requests(self) -> tuple[Request, ...]:
+        """Those that were accepted and have not ended, in order of arrival."""
+        return tuple(self._live)
 
     @property
     def num_ready_workers(self) -> int:
@@ -292,12 +289,10 @@ class Dispatcher:
         self._inflight.check()
         self._workers.check()
         self._live.check()
-        waiting = [request.id for queue in self._tiers for request in queue]
         batches = [*(flight.batch for flight in self._inflight), *self._retries]
-        running = [request.id for batch in batches for request in batch.requests if request.id in self._live]
-        assert sorted(waiting + running) == sorted(request.id for request in self._live), (
-            "a live request is in no place, or in two"
-        )
+        placed = [request.id for queue in self._tiers for request in queue]
+        placed += [request.id for batch in batches for request in batch.requests if request.id in self._live]
+        assert sorted(placed) == sorted(r.id for r in self._live), "a live request is in no place, or in two"
         assert all(1 <= len(batch.requests) <= self._policy.max_batch_size for batch in batches)
         assert all(batch.attempt <= self._config.max_attempts for batch in batches)
         assert self._workers.count(WorkerState.BUSY) == len(self._inflight), "a busy worker without a batch, or the reverse"
