@@ -102,7 +102,7 @@ class InlineBackend:
         self._task: asyncio.Task[Outcome] | None = None
         """The call in progress; lives on when its caller was cancelled, so that no other call overlaps it."""
         self._waiter: asyncio.Future[Outcome] | None = None
-        """What the caller of that call waits for; `close` can end it before the call ends."""
+        """What the caller of that call waits for; None when nobody does. `close` can end it before the call ends."""
         self.last_run_s: float | None = None
 
     async def load(self) -> None:
@@ -170,7 +170,10 @@ class InlineBackend:
         self._waiter = loop.create_future()
         self._task = loop.create_task(self._call(function, *arguments))
         self._task.add_done_callback(functools.partial(self._settle, self._waiter))
-        outcome = await self._waiter
+        try:
+            outcome = await self._waiter
+        finally:
+            self._waiter = None
         self._lost.check()
         error = outcome.error
         if error is not None and (isinstance(error, WorkerLost) or not isinstance(error, Exception)):

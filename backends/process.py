@@ -1,9 +1,9 @@
 """Any backend in an operating-system process of its own: a crash, a leak or a held interpreter lock stays there.
 
 One process per worker, one socket pair per process, one batch at a time. The parent's side is an `asyncio.Protocol` and
-callbacks: what must happen when a process dies happens even if nobody awaits it, and no cancellation can interrupt it. Asyncio
-streams cost more per batch and a task per process; `multiprocessing` forks a process that has threads, or brings a queue thread
-per worker.
+callbacks: what must happen when a process dies happens even if nobody awaits it, and no cancellation can interrupt it.
+Asyncio's streams cost the same per batch, but need a task per process that reads; `multiprocessing` forks a process that has
+threads, or brings a queue and its thread per worker.
 
     is alive ──▶ died, broke the frames, or was closed: the latch is set and the pending batch raises WorkerLost
              ──▶ SIGKILL to its process group, unless it ended by itself ──▶ reaped by the loop's child watcher: `_exited`
@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -31,6 +32,10 @@ REAP_TIMEOUT_S = 2.0
 """How long `close` waits for a killed process to be gone; only one stuck in the kernel takes longer, and it is let go."""
 EXIT_STATUS_GRACE_S = 0.5
 """How long after the end of the connection the exit status is waited for; then the process is killed, whatever it does."""
+
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[1])
+_BOOTSTRAP = "import sys; sys.path.append(sys.argv[2]); from backends.process_child import main; main()"
+"""Not `-m`: that looks in the current directory first, where a user may well have a package named `backends`."""
 
 
 class RemoteError(Exception):
@@ -152,7 +157,7 @@ class ProcessBackend:
             with theirs:
                 await loop.subprocess_exec(
                     lambda: _ExitWatch(self),
-                    *(sys.executable, "-m", "backends.process_child", str(theirs.fileno())),
+                    *(sys.executable, "-P", "-c", _BOOTSTRAP, str(theirs.fileno()), _PACKAGE_ROOT),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=None,
                     stderr=None,
@@ -171,7 +176,10 @@ class ProcessBackend:
         self._answer = asyncio.get_running_loop().create_future()
         if self._connection is not None:  # Otherwise it has just ended; the exit status is on its way.
             self._connection.write(frame)
-        answer = await self._answer
+        try:
+            answer = await self._answer
+        finally:
+            self._answer = None  # An idle worker must not keep the last batch alive.
         if answer is None:
             self._lost.check()
         assert answer is not None

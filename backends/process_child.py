@@ -1,4 +1,4 @@
-"""A backend's own process: `python -m backends.process_child FD`, started by `backends.process` and by nothing else.
+"""A backend's own process: what `backends.process` starts, with its end of a socket pair as the first argument.
 
 The main thread computes, as a backend that owns the process would expect; a second thread reads, so that the parent's death
 is noticed in the middle of a batch too. An event loop that runs everything was refused: a plain `run_batch` blocks it, and a
@@ -147,7 +147,3 @@ def _bound_exit() -> None:
         os._exit(1)
 
     threading.Thread(target=end, name="exit", daemon=True).start()
-
-
-if __name__ == "__main__":
-    main()

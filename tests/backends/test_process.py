@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 import backends
@@ -218,6 +219,27 @@ async def test_a_cancelled_start_leaves_no_process(after_s: float) -> None:
     with pytest.raises(asyncio.CancelledError):
         await loading
     assert backend.pid is None
+
+
+async def test_a_start_cancelled_again_and_again_leaves_no_process() -> None:
+    """An anyio scope does not cancel once: it cancels every await until the code has left it."""
+    backend = odd("NeverReady")
+    with anyio.move_on_after(0.1) as scope:
+        await backend.load()
+    assert scope.cancelled_caught
+    await backend.close()
+    assert backend.pid is None
+
+
+async def test_the_current_directory_serves_the_user_and_not_the_transport(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends" / "__init__.py").write_text("raise RuntimeError('the package of a user')\n")
+    (tmp_path / "model_of_a_user.py").write_text("def run_batch(inputs):\n    return [text.upper() for text in inputs]\n")
+    monkeypatch.chdir(tmp_path)
+    async with loaded(in_process("model_of_a_user:run_batch")) as backend:
+        assert await backend.run_batch(["x"]) == ["X"]
 
 
 async def test_loads_once() -> None:
