@@ -189,7 +189,6 @@ def test_a_success_closes_the_breaker_and_forgives_every_failure() -> None:
     lose_times(workers, 2)
     workers.ready(worker)
     assert workers.is_on_probation(worker)
-    assert not worker.has_completed
 
     workers.assign(longest_s=0.2, now=1.0)
     workers.release(worker, has_succeeded=True)
@@ -210,7 +209,6 @@ def test_a_batch_that_raised_neither_blames_nor_clears_the_worker() -> None:
 
     assert worker.num_failures == 2
     assert workers.is_on_probation(worker)
-    assert not worker.has_completed
     assert worker.state is WorkerState.FREE
 
 

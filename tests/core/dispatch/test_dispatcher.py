@@ -1,0 +1,512 @@
+"""The dispatcher forms batches, hands outputs to their owners, and ends what is due or called off."""
+
+from collections.abc import Callable
+
+import pytest
+
+from batcher.core.dispatch.dispatcher import Dispatcher
+from batcher.core.effects import NOTHING, Answer, RunBatch, StartWorker
+from batcher.errors import Expired, Overloaded
+from batcher.types import BatchReason, Outcome, Request, WorkerFault
+from tests.core.examples import (
+    a_dispatcher,
+    a_request,
+    answers,
+    echo,
+    ids,
+    play,
+    refusals,
+    runs,
+    submit_all,
+    the_refusal,
+    the_run,
+)
+
+
+def lose_worker(dispatcher: Dispatcher, *, now: float) -> None:
+    dispatcher.worker_lost(0, 1, WorkerFault.DIED, now=now)
+
+
+def hold_all_workers(dispatcher: Dispatcher, *, now: float) -> list[RunBatch]:
+    """Sends a request of its own to each worker, so that whoever comes next must wait. Its policy must be `single`."""
+    held = []
+    for index in range(dispatcher.num_ready_workers):
+        effects = dispatcher.submit(a_request(-1 - index, tenant="holder", arrived_at=now), now=now)
+        held.append(the_run(effects))
+    return held
+
+
+# start
+
+
+def test_the_first_effects_start_every_worker() -> None:
+    dispatcher = a_dispatcher(num_ready=0, num_workers=3)
+
+    assert dispatcher.start() == [StartWorker(0, 1), StartWorker(1, 1), StartWorker(2, 1)]
+    assert dispatcher.num_ready_workers == 0
+    assert dispatcher.capacity_rate == 0.0
+
+
+def test_what_came_before_the_first_worker_was_ready_leaves_with_it() -> None:
+    dispatcher = a_dispatcher(num_ready=0, policy="size-or-timeout", batch_timeout_s=0.1)
+    assert dispatcher.submit(a_request(1, arrived_at=1.0), now=1.0) == NOTHING
+    assert dispatcher.tick(now=1.1) == []
+
+    effects = dispatcher.worker_ready(0, 1, now=2.0)
+
+    assert ids(the_run(effects)) == [1]
+
+
+def test_a_worker_that_reports_ready_twice_has_a_broken_shell() -> None:
+    dispatcher = a_dispatcher()
+    before = dispatcher.statistics()
+
+    with pytest.raises(ValueError, match="reported ready twice"):
+        dispatcher.worker_ready(0, 1, now=1.0)
+
+    assert dispatcher.statistics() == before
+
+
+# forming batches
+
+
+def test_fifty_leave_at_once() -> None:
+    """SPEC S1.3."""
+    dispatcher = a_dispatcher(policy="size-or-timeout")
+    assert submit_all(dispatcher, [a_request(index, arrived_at=1.0) for index in range(49)], now=1.0) == []
+
+    run = the_run(dispatcher.submit(a_request(49, arrived_at=1.0), now=1.0))
+
+    assert ids(run) == list(range(50))
+    assert (run.worker_id, run.incarnation, run.attempt, run.reason) == (0, 1, 1, BatchReason.FULL)
+    dispatcher.check()
+
+
+def test_the_timer_counts_from_the_first_waiting_request() -> None:
+    """B04: after an idle second, request 1 comes at t=0 and request 2 at t=20 ms; the timeout is 50 ms.
+
+    A timer that counts from the end of the last batch sends request 1 alone at once and request 2 much later. Right is one
+    batch of both at t=50 ms.
+    """
+    dispatcher = a_dispatcher(policy="size-or-timeout", batch_timeout_s=0.05)
+    dispatcher.submit(a_request(1, arrived_at=1.0), now=1.0)
+    dispatcher.submit(a_request(2, arrived_at=1.02), now=1.02)
+
+    assert dispatcher.next_deadline() == pytest.approx(1.05)
+    assert dispatcher.tick(now=1.049) == []
+    run = the_run(dispatcher.tick(now=1.05))
+
+    assert ids(run) == [1, 2]
+    assert run.reason is BatchReason.TIMEOUT
+
+
+def test_paced_sends_the_first_of_an_idle_system_at_once() -> None:
+    """B04 again: the default policy says that it goes at once while workers are plenty."""
+    dispatcher = a_dispatcher(num_ready=4)
+
+    first = the_run(dispatcher.submit(a_request(1, arrived_at=1.0), now=1.0))
+    second = the_run(dispatcher.submit(a_request(2, arrived_at=1.02), now=1.02))
+
+    assert (ids(first), first.worker_id, first.reason) == ([1], 0, BatchReason.PACE)
+    assert (ids(second), second.worker_id) == ([2], 1)
+
+
+@pytest.mark.parametrize("policy", ["paced", "size-or-timeout"])
+def test_the_whole_backlog_goes_with_the_next_batch(policy: str) -> None:
+    """B07: one worker runs a batch of 200 ms; 49 more come meanwhile. They must leave together, not one by one."""
+    dispatcher = a_dispatcher(policy=policy, batch_timeout_s=0.0)
+    first = the_run(dispatcher.submit(a_request(0, arrived_at=1.0), now=1.0))
+    assert submit_all(dispatcher, [a_request(index, arrived_at=1.1) for index in range(1, 50)], now=1.1) == []
+
+    second = the_run(dispatcher.complete(first.batch_id, 1, echo(first), now=1.2))
+
+    assert ids(second) == list(range(1, 50))
+
+
+def test_fifty_requests_on_one_worker_take_two_batches() -> None:
+    """B07 with the default policy: request 1 starts a batch of 200 ms, 49 more come during it; all take about 400 ms."""
+    dispatcher = a_dispatcher()
+    first = the_run(dispatcher.submit(a_request(0, arrived_at=1.0), now=1.0))
+    submit_all(dispatcher, [a_request(index, arrived_at=1.1) for index in range(1, 50)], now=1.1)
+
+    effects = dispatcher.complete(first.batch_id, 1, echo(first), now=1.2)
+    played = play(dispatcher, effects, lambda inputs: inputs, now=1.2)
+
+    assert [len(call) for call in played.calls] == [49]
+    assert played.ended_at == pytest.approx(1.4)
+
+
+def test_the_members_are_chosen_at_the_moment_of_leaving() -> None:
+    """Late binding: a paid request that comes while every worker is busy still goes before free ones that came earlier."""
+    dispatcher = a_dispatcher(policy="single")
+    (held,) = hold_all_workers(dispatcher, now=1.0)
+    dispatcher.submit(a_request(1, tier="free", arrived_at=1.0), now=1.0)
+    dispatcher.submit(a_request(2, tier="paid", arrived_at=1.1), now=1.1)
+
+    assert ids(the_run(dispatcher.complete(held.batch_id, 1, echo(held), now=1.2))) == [2]
+
+
+def test_a_batch_is_of_paid_first_and_fills_with_free() -> None:
+    """SPEC S1.4."""
+    dispatcher = a_dispatcher(policy="static", max_batch_size=4)
+    submit_all(dispatcher, [a_request(index, tier="free", arrived_at=1.0) for index in range(3)], now=1.0)
+
+    run = the_run(dispatcher.submit(a_request(9, tier="paid", arrived_at=1.1), now=1.1))
+
+    assert ids(run) == [9, 0, 1, 2]
+
+
+@pytest.mark.parametrize("policy", ["single", "static", "size-or-timeout", "paced"])
+@pytest.mark.parametrize("max_batch_size", [1, 2, 50])
+def test_no_call_ever_has_no_inputs_or_more_than_the_limit(policy: str, max_batch_size: int) -> None:
+    """B09, B12: whatever the policy and the size, also with one worker, a timeout of zero and a backlog of 120."""
+    dispatcher = a_dispatcher(policy=policy, max_batch_size=max_batch_size, batch_timeout_s=0.0)
+    effects = submit_all(dispatcher, [a_request(index, arrived_at=1.0) for index in range(120)], now=1.0)
+    effects += dispatcher.drain(now=1.0)
+
+    played = play(dispatcher, effects, lambda inputs: inputs, now=1.0)
+
+    limit = 1 if policy == "single" else max_batch_size
+    assert {1 <= len(call) <= limit for call in played.calls} == {True}
+    assert len(answers(played.effects)) == 120
+
+
+def test_every_free_worker_gets_a_batch_when_enough_wait() -> None:
+    dispatcher = a_dispatcher(num_ready=0, num_workers=3, policy="size-or-timeout", max_batch_size=2)
+    submit_all(dispatcher, [a_request(index, arrived_at=1.0) for index in range(6)], now=1.0)
+
+    effects = [effect for worker_id in range(3) for effect in dispatcher.worker_ready(worker_id, 1, now=1.0)]
+
+    assert [(run.worker_id, ids(run)) for run in runs(effects)] == [(0, [0, 1]), (1, [2, 3]), (2, [4, 5])]
+
+
+# outputs
+
+
+def test_outputs_reach_their_owners_in_order() -> None:
+    """SPEC S1.5."""
+    dispatcher = a_dispatcher(policy="static", max_batch_size=3)
+    effects = submit_all(dispatcher, [a_request(index, arrived_at=1.0) for index in [7, 3, 5]], now=1.0)
+    run = the_run(effects)
+
+    ended = dispatcher.complete(run.batch_id, 1, ["a", "b", "c"], now=1.2)
+
+    assert [(e.request.id, e.output, e.departed_at) for e in ended if isinstance(e, Answer)] == [
+        (7, "a", 1.0),
+        (3, "b", 1.0),
+        (5, "c", 1.0),
+    ]
+    assert dispatcher.statistics().num_live == 0
+
+
+def test_members_that_left_before_the_run_do_not_shift_the_outputs_of_the_others() -> None:
+    """B15: outputs came back rotated by one after a member was cancelled."""
+    dispatcher = a_dispatcher(policy="static", max_batch_size=4)
+    submit_all(dispatcher, [a_request(index, arrived_at=1.0) for index in range(3)], now=1.0)
+    dispatcher.cancel(1)
+
+    effects = submit_all(dispatcher, [a_request(index, arrived_at=1.1) for index in [3, 4]], now=1.1)
+    run = the_run(effects)
+
+    assert ids(run) == [0, 2, 3, 4]
+    ended = dispatcher.complete(run.batch_id, 1, echo(run), now=1.3)
+    assert answers(ended) == {0: "<in-0>", 2: "<in-2>", 3: "<in-3>", 4: "<in-4>"}
+
+
+def test_members_that_left_during_the_run_do_not_shift_the_outputs_of_the_others() -> None:
+    """B15: one was cancelled and one expired while they ran; their outputs are dropped, and nobody gets them."""
+    dispatcher = a_dispatcher(policy="static", max_batch_size=4)
+    requests = [a_request(0), a_request(1), a_request(2, deadline_at=1.1), a_request(3)]
+    run = the_run(submit_all(dispatcher, requests, now=1.0))
+    assert dispatcher.cancel(0)
+    assert refusals(dispatcher.tick(now=1.1)) == {2: Outcome.EXPIRED}
+
+    ended = dispatcher.complete(run.batch_id, 1, echo(run), now=1.2)
+
+    assert answers(ended) == {1: "<in-1>", 3: "<in-3>"}
+    assert len(ended) == 2
+    dispatcher.check()
+
+
+def test_workers_that_finish_in_another_order_do_not_mix_outputs_up() -> None:
+    """B15: outputs in the order of completion rather than of their own batch."""
+    dispatcher = a_dispatcher(num_ready=3, policy="static", max_batch_size=2)
+    sent = runs(submit_all(dispatcher, [a_request(index) for index in range(6)], now=1.0))
+
+    found: dict[int, str] = {}
+    for run in [sent[2], sent[0], sent[1]]:
+        found |= answers(dispatcher.complete(run.batch_id, 1, echo(run), now=1.2))
+
+    assert found == {index: f"<in-{index}>" for index in range(6)}
+
+
+# deadlines
+
+
+def test_a_request_expires_on_time_while_every_worker_is_busy_and_never_runs_later() -> None:
+    """B08: a worker is blocked for 10 s; a request with 300 ms joins the queue. Its deadline was only looked at when the
+    worker came free.
+    """
+    dispatcher = a_dispatcher(policy="single")
+    (held,) = hold_all_workers(dispatcher, now=1.0)
+    dispatcher.submit(a_request(1, arrived_at=1.0, deadline_at=1.25), now=1.0)
+
+    assert dispatcher.next_deadline() == 1.25
+    assert dispatcher.tick(now=1.2499) == []
+    refusal = the_refusal(dispatcher.tick(now=1.25))
+
+    assert refusal.outcome is Outcome.EXPIRED
+    assert type(refusal.error) is Expired
+    assert refusal.error.message == "no answer within the request's 0.25 s"
+    assert runs(dispatcher.complete(held.batch_id, 1, echo(held), now=11.0)) == []
+    assert dispatcher.statistics().num_live == 0
+    dispatcher.check()
+
+
+def test_a_running_request_expires_on_time_and_its_late_output_is_dropped() -> None:
+    dispatcher = a_dispatcher(policy="single")
+    run = the_run(dispatcher.submit(a_request(1, deadline_at=1.25), now=1.0))
+
+    assert refusals(dispatcher.tick(now=1.25)) == {1: Outcome.EXPIRED}
+
+    assert dispatcher.complete(run.batch_id, 1, ["late"], now=1.3) == []
+    assert dispatcher.statistics().workers["free"] == 1
+
+
+def test_a_request_that_waits_to_run_again_expires_on_time() -> None:
+    dispatcher = a_dispatcher(policy="single")
+    dispatcher.submit(a_request(1, deadline_at=1.25), now=1.0)
+    lose_worker(dispatcher, now=1.1)
+    assert dispatcher.statistics().num_parked == 1
+
+    assert refusals(dispatcher.tick(now=1.25)) == {1: Outcome.EXPIRED}
+    assert list(dispatcher.worker_ready(0, 2, now=1.3)) == []
+
+    assert dispatcher.statistics().num_parked == 0
+    assert dispatcher.statistics().num_inflight == 0
+    dispatcher.check()
+
+
+@pytest.mark.parametrize("deadline_at", [1.0, 0.5])
+def test_a_deadline_that_has_passed_already_is_the_callers_fault(deadline_at: float) -> None:
+    dispatcher = a_dispatcher()
+    before = dispatcher.statistics()
+
+    with pytest.raises(ValueError, match="deadline in the past"):
+        dispatcher.submit(a_request(1, deadline_at=deadline_at), now=1.0)
+
+    assert dispatcher.statistics() == before
+    dispatcher.check()
+
+
+@pytest.mark.parametrize(
+    "bad", [lambda: a_request(1), lambda: a_request(2, tier="gold")], ids=["an id that is live", "an unknown tier"]
+)
+def test_a_request_that_cannot_be_is_the_callers_fault_and_changes_nothing(bad: Callable[[], Request]) -> None:
+    dispatcher = a_dispatcher(policy="static")
+    dispatcher.submit(a_request(1), now=1.0)
+    before = dispatcher.statistics()
+
+    with pytest.raises(ValueError, match=r"live id|unknown tier"):
+        dispatcher.submit(bad(), now=1.0)
+
+    assert dispatcher.statistics() == before
+    dispatcher.check()
+
+
+def test_when_many_expire_at_once_the_earliest_is_told_first() -> None:
+    dispatcher = a_dispatcher(policy="static")
+    for request_id, deadline_at in [(1, 3.0), (2, 1.5), (3, 2.0), (4, 9.0)]:
+        dispatcher.submit(a_request(request_id, deadline_at=deadline_at), now=1.0)
+
+    assert list(refusals(dispatcher.tick(now=5.0))) == [2, 3, 1]
+    assert dispatcher.next_deadline() == 9.0
+
+
+# cancellation
+
+
+def test_one_that_is_cancelled_while_it_waits_never_runs() -> None:
+    """B22 in batch mode: the client left while its request was still in our queue."""
+    dispatcher = a_dispatcher(policy="single")
+    (held,) = hold_all_workers(dispatcher, now=1.0)
+    dispatcher.submit(a_request(1), now=1.0)
+
+    assert dispatcher.cancel(1)
+
+    assert dispatcher.complete(held.batch_id, 1, echo(held), now=1.2)[1:] == []
+    assert dispatcher.statistics().num_live == 0
+    assert dispatcher.next_deadline() is None
+
+
+def test_to_cancel_what_has_ended_is_no_error() -> None:
+    dispatcher = a_dispatcher(policy="single")
+    run = the_run(dispatcher.submit(a_request(1), now=1.0))
+    dispatcher.complete(run.batch_id, 1, ["x"], now=1.2)
+
+    assert not dispatcher.cancel(1)
+    assert not dispatcher.cancel(77)
+    assert dispatcher.statistics().counters.num_cancelled == 0
+
+
+def test_cancelling_around_the_hand_off_leaks_no_slot() -> None:
+    """B20: a client that left just before or after the start of its work kept the slot busy for ever; capacity eroded."""
+    dispatcher = a_dispatcher(num_ready=2, policy="size-or-timeout", batch_timeout_s=0.1, restart_backoff_s=0.0)
+    now = 1.0
+    for request_id in range(100):
+        dispatcher.submit(a_request(request_id, arrived_at=now), now=now)
+        if request_id % 2:
+            assert dispatcher.cancel(request_id)
+            assert runs(dispatcher.tick(now=now + 0.1)) == []
+        else:
+            run = the_run(dispatcher.tick(now=now + 0.1))
+            assert dispatcher.cancel(request_id)
+            assert dispatcher.complete(run.batch_id, 1, echo(run), now=now + 0.3) == []
+        now += 1.0
+
+    statistics = dispatcher.statistics()
+    assert (statistics.num_live, statistics.num_inflight, statistics.num_running) == (0, 0, 0)
+    assert statistics.workers == {"starting": 0, "free": 2, "busy": 0, "resting": 0}
+    assert dispatcher.next_deadline() is None
+    dispatcher.check()
+
+
+def test_a_batch_all_of_whose_members_are_gone_does_not_run_again() -> None:
+    dispatcher = a_dispatcher(num_ready=2, policy="static", max_batch_size=2)
+    the_run(submit_all(dispatcher, [a_request(1), a_request(2)], now=1.0))
+    dispatcher.cancel(1)
+    dispatcher.cancel(2)
+
+    lose_worker(dispatcher, now=1.1)
+
+    statistics = dispatcher.statistics()
+    assert (statistics.num_live, statistics.num_parked, statistics.num_inflight) == (0, 0, 0)
+    assert statistics.retry_budget == 100.0
+
+
+def test_a_parked_batch_all_of_whose_members_left_vanishes_with_the_next_free_worker() -> None:
+    dispatcher = a_dispatcher(policy="static", max_batch_size=2)
+    the_run(submit_all(dispatcher, [a_request(1), a_request(2)], now=1.0))
+    lose_worker(dispatcher, now=1.1)
+    dispatcher.cancel(1)
+    dispatcher.cancel(2)
+    dispatcher.tick(now=1.3)
+
+    assert list(dispatcher.worker_ready(0, 2, now=1.4)) == []
+
+    assert dispatcher.statistics().num_parked == 0
+    assert dispatcher.next_deadline() is None
+
+
+# room
+
+
+def test_when_the_queue_is_full_a_request_is_refused_and_not_accepted() -> None:
+    """B39."""
+    dispatcher = a_dispatcher(policy="static", max_waiting=2, tiers=("paid",), max_batch_size=2)
+    dispatcher.submit(a_request(1), now=1.0)
+
+    refusal = the_refusal(dispatcher.submit(a_request(2), now=1.0))
+
+    assert refusal.outcome is Outcome.REJECTED_CAPACITY
+    assert type(refusal.error) is Overloaded
+    assert refusal.error.retry_after_s == 1
+    assert dispatcher.statistics().num_live == 1
+    assert not dispatcher.cancel(2)
+    assert dispatcher.statistics().counters.num_no_room == 1
+
+
+def test_a_displaced_request_ends_there_and_then_and_has_no_deadline_left() -> None:
+    dispatcher = a_dispatcher(policy="single", max_waiting=2)
+    (held,) = hold_all_workers(dispatcher, now=1.0)
+    dispatcher.submit(a_request(1, tier="free", tenant="ann", deadline_at=5.0), now=1.0)
+    dispatcher.submit(a_request(2, tier="free", tenant="bob", deadline_at=6.0), now=1.0)
+
+    assert refusals(dispatcher.submit(a_request(3), now=1.1)) == {2: Outcome.REJECTED_CAPACITY}
+
+    assert dispatcher.statistics().num_live == 3
+    assert dispatcher.statistics().counters.num_displaced == 1
+    assert refusals(dispatcher.tick(now=7.0)) == {1: Outcome.EXPIRED}
+    assert ids(the_run(dispatcher.complete(held.batch_id, 1, echo(held), now=7.0))) == [3]
+    dispatcher.check()
+
+
+# drain
+
+
+@pytest.mark.parametrize("policy", ["static", "size-or-timeout", "paced"])
+def test_draining_sends_partial_batches_at_once(policy: str) -> None:
+    dispatcher = a_dispatcher(num_ready=0, num_workers=2, policy=policy, batch_timeout_s=60.0)
+    submit_all(dispatcher, [a_request(index, arrived_at=1.0) for index in range(60)], now=1.0)
+    assert dispatcher.drain(now=1.1) == []
+
+    effects = [effect for worker_id in range(2) for effect in dispatcher.worker_ready(worker_id, 1, now=1.2)]
+
+    assert [(len(run.requests), run.reason) for run in runs(effects)] == [(50, BatchReason.DRAIN), (10, BatchReason.DRAIN)]
+
+
+def test_a_drain_sends_what_waits_beside_a_free_worker() -> None:
+    dispatcher = a_dispatcher(policy="static")
+    dispatcher.submit(a_request(1), now=1.0)
+
+    run = the_run(dispatcher.drain(now=1.1))
+
+    assert ids(run) == [1]
+    assert dispatcher.drain(now=1.1) == []
+    dispatcher.complete(run.batch_id, 1, echo(run), now=1.3)
+    assert dispatcher.next_deadline() is None
+
+
+def test_what_is_accepted_while_draining_leaves_at_once() -> None:
+    dispatcher = a_dispatcher(policy="static")
+    dispatcher.drain(now=1.0)
+
+    assert ids(the_run(dispatcher.submit(a_request(1, arrived_at=1.0), now=1.0))) == [1]
+
+
+# what it tells of itself
+
+
+def test_nothing_is_due_in_an_idle_system() -> None:
+    dispatcher = a_dispatcher(num_ready=2)
+
+    assert dispatcher.next_deadline() is None
+    assert dispatcher.tick(now=1.0) == []
+
+
+def test_a_tick_that_comes_early_or_twice_does_nothing() -> None:
+    dispatcher = a_dispatcher(policy="size-or-timeout", batch_timeout_s=0.1)
+    dispatcher.submit(a_request(1, arrived_at=1.0), now=1.0)
+
+    assert dispatcher.tick(now=1.0) == []
+    assert len(dispatcher.tick(now=1.2)) == 1
+    assert dispatcher.tick(now=1.2) == []
+
+
+def test_it_tells_what_it_holds() -> None:
+    dispatcher = a_dispatcher(num_ready=2, policy="static", max_batch_size=2)
+    submit_all(dispatcher, [a_request(index, num_bytes=7, tenant=f"t{index}") for index in range(3)], now=1.0)
+
+    statistics = dispatcher.statistics()
+
+    assert repr(dispatcher) == "<Dispatcher waiting=1 running=2 inflight=1 parked=0 ready=2>"
+    assert [(t.name, t.num_waiting, t.num_bytes, t.num_tenants) for t in statistics.tiers] == [
+        ("paid", 1, 7, 1),
+        ("free", 0, 0, 0),
+    ]
+    assert (statistics.num_live, statistics.num_running, statistics.num_inflight) == (3, 2, 1)
+    assert statistics.workers == {"starting": 0, "free": 1, "busy": 1, "resting": 0}
+    assert statistics.counters.batches[BatchReason.FULL] == 1
+    assert [request.id for request in dispatcher.live_requests] == [0, 1, 2]
+    assert dispatcher.capacity_rate == pytest.approx(2 * 2 / 0.2)
+
+
+def test_a_snapshot_does_not_change_afterwards() -> None:
+    dispatcher = a_dispatcher(policy="single")
+    before = dispatcher.statistics()
+
+    dispatcher.submit(a_request(1), now=1.0)
+
+    assert before.counters.batches[BatchReason.FULL] == 0
+    assert before.counters.batch_sizes == {}
+    assert before.num_live == 0
