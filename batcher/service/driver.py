@@ -25,8 +25,8 @@ End: TypeAlias = Answer | Refuse
 OnEnd: TypeAlias = Callable[[End], None]
 
 _STALL_S = 0.02
-"""A wake-up that is later than this follows a stall of the event loop. Then answers that already wait in the sockets are read
-before anybody is declared lost: the clock went on for the workers, too."""
+"""A wake-up that is later than this follows a stall of the event loop. Answers may wait unread, so what the stall took is not
+counted against the workers."""
 
 
 class Driver:
@@ -57,7 +57,6 @@ class Driver:
         self._ids = count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
-        self._run_s = 0.0
         self._is_draining = False
         self._is_idle = asyncio.Event()
         """Set when a draining driver has no live request left."""
@@ -140,39 +139,54 @@ class Driver:
         self._perform(self._dispatcher.worker_lost(worker_id, incarnation, fault, now=self._read_clock()))
 
     def batch_completed(self, batch: RunBatch, outputs: object, run_s: float) -> None:
-        self._run_s = run_s
         self._meters.run_s.observe(run_s)
         # What is no list has no outputs, and the dispatcher says so.
         checked = outputs if isinstance(outputs, list | tuple) else ()
-        self._perform(self._dispatcher.complete(batch.batch_id, batch.attempt, checked, now=self._read_clock()))
+        effects = self._dispatcher.complete(batch.batch_id, batch.attempt, checked, now=self._read_clock())
+        self._perform(effects, run_s=run_s)
 
     def batch_failed(self, batch: RunBatch) -> None:
         self._perform(self._dispatcher.fail(batch.batch_id, batch.attempt, now=self._read_clock()))
 
     # Effects and time.
 
-    def _perform(self, effects: Effects) -> None:
+    def _perform(self, effects: Effects, *, run_s: float = 0.0) -> None:
+        """`run_s` is what the batch of the answers among them took where it was computed."""
+        ends: list[End] = []
+        num_started = 0
         for effect in effects:
             if isinstance(effect, Answer | Refuse):
-                self._end(effect)
+                ends.append(effect)
             elif isinstance(effect, RunBatch):
                 self._supervisor.run(effect)
+                num_started += 1
             elif isinstance(effect, StartWorker):
                 self._supervisor.start(effect.worker_id, effect.incarnation)
             else:
                 assert isinstance(effect, StopWorker)
                 self._supervisor.stop(effect.worker_id, effect.incarnation, effect.fault)
         self._arm()
+        if ends and num_started:
+            # After the first step of the tasks that send the batches: workers wait for nobody's answers.
+            asyncio.get_running_loop().call_soon(self._end_all, ends, run_s)
+        elif ends:
+            self._end_all(ends, run_s)
+
+    def _end_all(self, ends: list[End], run_s: float) -> None:
+        for end in ends:
+            self._end(end, run_s)
         self._note_idle()
 
     def _note_idle(self) -> None:
         if self._is_draining and not self._waiters:
             self._is_idle.set()
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: End, run_s: float = 0.0) -> None:
         request = end.request
         meters = self._meters.tiers[request.tier]
-        on_end = self._waiters.pop(request.id)
+        on_end = self._waiters.pop(request.id, None)
+        if on_end is None:
+            return  # The caller left after the answer was decided and before it was sent.
         try:
             on_end(end)
         except Exception as error:
@@ -186,7 +200,7 @@ class Driver:
         meters.outcomes[Outcome.OK] += 1
         meters.queue_s.observe(queue_s)
         meters.e2e_s.observe(e2e_s)
-        self._meters.overhead_s.observe(max(0.0, e2e_s - queue_s - self._run_s))
+        self._meters.overhead_s.observe(max(0.0, e2e_s - queue_s - run_s))
 
     def _read_clock(self) -> float:
         now = self._clock()
@@ -202,17 +216,17 @@ class Driver:
             self._timer.cancel()
         self._wake_at = deadline
         delay_s = max(0.0, deadline - self._clock())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake, False)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
-    def _wake(self, is_second: bool) -> None:
-        if not is_second and self._clock() - self._wake_at > _STALL_S:
-            self._timer = asyncio.get_running_loop().call_later(0.001, self._wake, True)
-            return
+    def _wake(self) -> None:
+        late_s = self._clock() - self._wake_at
         # A timer may fire a fraction of a millisecond early; the deadline it was set for counts as reached.
         self._now = max(self._read_clock(), self._wake_at)
         self._wake_at = float("inf")
         self._timer = None
         try:
+            if late_s > _STALL_S:
+                self._dispatcher.excuse(late_s)
             self._perform(self._dispatcher.tick(now=self._now))
         except Exception as error:
             self._has_failed = True

@@ -35,6 +35,10 @@ class Deadlines:
             self._heap = [(at, key) for key, at in self._at.items()]
             heapq.heapify(self._heap)
 
+    def postpone(self, key: int, delay_s: float) -> None:
+        """Moves the deadline of `key`, which must have one."""
+        self.set(key, self._at[key] + delay_s)
+
     def discard(self, key: int) -> None:
         """Calls the deadline of `key` off, if it has one."""
         self._at.pop(key, None)

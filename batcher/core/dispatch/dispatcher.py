@@ -22,7 +22,7 @@ from batcher.core.dispatch.retry import Retries
 from batcher.core.dispatch.service_time import ServiceTime
 from batcher.core.dispatch.statistics import Counters, DispatchStatistics, gather
 from batcher.core.dispatch.tiers import Tiers
-from batcher.core.dispatch.verdicts import expired, no_room, why_lost, why_raised
+from batcher.core.dispatch.verdicts import are_outputs, expired, no_room, why_lost, why_raised
 from batcher.core.dispatch.workers import Worker, Workers, WorkerState
 from batcher.core.effects import NOTHING, Answer, Effect, Effects, Refuse, RunBatch, StartWorker, StopWorker
 from batcher.errors import ServiceError
@@ -165,21 +165,21 @@ class Dispatcher:
         if flight is None:
             self._counters.num_late += 1
             return NOTHING
-        requests = flight.batch.requests
         effects: list[Effect] = []
-        if len(outputs) != len(requests) or not all(type(output) is str for output in outputs):
-            self._counters.num_bad_outputs += 1
-            self._lose(self._workers[flight.worker_id], WorkerFault.BAD_OUTPUT, effects, now=now, num_outputs=len(outputs))
-        else:
+        answers: list[Answer] = []
+        if are_outputs(outputs, len(flight.batch.requests)):
             self._service_time.observe(now - flight.departed_at)
             self._land(flight, has_succeeded=True)
-            live = self._live
-            for request, output in zip(requests, outputs, strict=True):
-                if request.id in live:
+            for request, output in zip(flight.batch.requests, outputs, strict=True):
+                if request.id in self._live:
                     self._live.close(request)
-                    effects.append(Answer(request, output, flight.departed_at))  # type: ignore[arg-type]
+                    answers.append(Answer(request, output, flight.departed_at))  # type: ignore[arg-type]
+        else:
+            self._counters.num_bad_outputs += 1
+            self._lose(self._workers[flight.worker_id], WorkerFault.BAD_OUTPUT, effects, now=now, num_outputs=len(outputs))
+        # The worker's next batch first: a GPU that waits for answers to be written costs more than they do.
         self._dispatch(effects, now=now)
-        return effects
+        return [*effects, *answers]
 
     def fail(self, batch_id: int, attempt: int, *, now: float) -> Effects:
         """`run_batch` raised: one of the inputs is bad and the worker is not. Only the culprit gets an error."""
@@ -197,6 +197,10 @@ class Dispatcher:
         return effects
 
     # Input: time.
+
+    def excuse(self, stalled_s: float) -> None:
+        """The shell did not listen for so long: the time does not count against workers, whose answers may be waiting."""
+        self._workers.excuse(stalled_s)
 
     def tick(self, *, now: float) -> Effects:
         """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave."""
@@ -289,7 +293,7 @@ class Dispatcher:
         self._inflight.check()
         self._workers.check()
         self._live.check()
-        batches = [*(flight.batch for flight in self._inflight), *self._retries]
+        batches = [flight.batch for flight in self._inflight] + list(self._retries)
         placed = [request.id for queue in self._tiers for request in queue]
         placed += [request.id for batch in batches for request in batch.requests if request.id in self._live]
         assert sorted(placed) == sorted(r.id for r in self._live), "a live request is in no place, or in two"

@@ -1,9 +1,16 @@
-"""The words in which a request is told why it ends without an output. They name the fault, never an input."""
+"""Is it an output? And if a request ends without one, the words in which it is told why: they name the fault, never an input."""
+
+from collections.abc import Sequence
 
 from batcher.core.dispatch.inflight import Batch
 from batcher.core.effects import Refuse
 from batcher.errors import BadOutput, Expired, InputFailed, Overloaded, ServiceError, WorkerFailed
 from batcher.types import Outcome, Request, WorkerFault
+
+
+def are_outputs(outputs: Sequence[object], num_inputs: int) -> bool:
+    """Whether `run_batch` kept its contract: one string for each input. Order cannot be seen from here."""
+    return len(outputs) == num_inputs and all(type(output) is str for output in outputs)
 
 
 def expired(request: Request) -> Refuse:

@@ -136,6 +136,12 @@ class Workers:
         worker.incarnation += 1
         self._due.set(worker.id, now + self._config.start_timeout_s)
 
+    def excuse(self, stalled_s: float) -> None:
+        """Gives every worker that is waited for so much more time."""
+        for worker in self._all:
+            if worker.state in (WorkerState.BUSY, WorkerState.STARTING):
+                self._due.postpone(worker.id, stalled_s)
+
     def next_deadline(self) -> float:
         return self._due.first()
 
