@@ -65,12 +65,8 @@ class Dispatcher:
         return tuple(self._live)
 
     @property
-    def num_ready_workers(self) -> int:
-        return self._workers.num_ready
-
-    @property
     def capacity_rate(self) -> float:
-        """Requests per second that the ready workers serve in full batches, by the service time measured of late."""
+        """Requests per second that the ready workers serve in full batches, by their time of late; 0 if none is ready."""
         return self._workers.num_ready * self._policy.max_batch_size / self._service_time.mean_s
 
     def num_ahead_of(self, tier: str, tenant: str) -> int:

@@ -1,4 +1,4 @@
-"""Is it an output? And if a request ends without one, the words in which it is told why: they name the fault, never an input."""
+"""What counts as outputs, and the words in which a request is told why it has none: they name the fault, never an input."""
 
 from collections.abc import Sequence
 
