@@ -105,7 +105,7 @@ class Driver:
     @property
     def is_ready(self) -> bool:
         """Whether a request that comes now can be served: not draining, sound, and a worker is up."""
-        return not self._is_draining and not self._has_failed and self._dispatcher.capacity_rate > 0.0
+        return not self._is_draining and not self._has_failed and self._dispatcher.num_ready_workers > 0
 
     # Life.
 

@@ -83,9 +83,8 @@ class Server(uvicorn.Server):
         )
 
 
-def serve(settings: Settings) -> None:
-    """Serves until a signal, then drains and returns. Raises ConfigError; exits with status 3 if it cannot listen."""
-    _raise_file_limit()
+def create_server(settings: Settings) -> Server:
+    """Everything of it, not started yet. Raises ConfigError."""
     app = create_app(settings)
     service: Service = app.state.service
     config = uvicorn.Config(
@@ -104,7 +103,13 @@ def serve(settings: Settings) -> None:
         timeout_keep_alive=service.http.keep_alive_s,  # type: ignore[arg-type]
         timeout_graceful_shutdown=1,
     )
-    Server(config, service).run()
+    return Server(config, service)
+
+
+def serve(settings: Settings) -> None:
+    """Serves until a signal, then drains and returns. Raises ConfigError; exits with status 3 if it cannot listen."""
+    _raise_file_limit()
+    create_server(settings).run()
 
 
 def _raise_file_limit() -> None:

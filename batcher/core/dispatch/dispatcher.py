@@ -57,12 +57,14 @@ class Dispatcher:
             f"inflight={len(self._inflight)} parked={len(self._retries)} ready={self._workers.num_ready}>"
         )
 
-    # What the shell and the gate ask.
-
     @property
     def live_requests(self) -> tuple[Request, ...]:
         """Those that were accepted and have not ended, in order of arrival."""
         return tuple(self._live)
+
+    @property
+    def num_ready_workers(self) -> int:
+        return self._workers.num_ready
 
     @property
     def capacity_rate(self) -> float:
@@ -81,8 +83,6 @@ class Dispatcher:
 
     def statistics(self) -> DispatchStatistics:
         return gather(self._counters, self._live, self._tiers, self._workers, self._inflight, self._retries, self._service_time)
-
-    # Inputs: requests.
 
     def submit(self, request: Request, *, now: float) -> Effects:
         """Accepts a request, or refuses it in the effects when there is no room for it to wait.
@@ -126,8 +126,6 @@ class Dispatcher:
         effects: list[Effect] = []
         self._dispatch(effects, now=now)
         return effects
-
-    # Inputs: workers.
 
     def start(self) -> Effects:
         """The first effects: start every worker."""
@@ -192,8 +190,6 @@ class Dispatcher:
         self._dispatch(effects, now=now)
         return effects
 
-    # Input: time.
-
     def excuse(self, stalled_s: float) -> None:
         """The shell did not listen for so long: the time does not count against workers, whose answers may be waiting."""
         self._workers.excuse(stalled_s)
@@ -214,8 +210,6 @@ class Dispatcher:
                 self._lose(worker, fault, effects, now=now)
         self._dispatch(effects, now=now)
         return effects
-
-    # Decisions.
 
     def _next_departure_at(self) -> float:
         """When what waits may leave: infinity while there is nothing to send or nobody to send it to."""
