@@ -7,7 +7,7 @@ number: None, which JSON writes as null, never 0.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -94,14 +94,24 @@ def windows(samples: Samples, *, width_s: float, end_s: float) -> list[Window]:
 
 
 def recovery_s(
-    spans: Sequence[Window], *, since_s: float, until_s: float, width_s: float, is_normal: Callable[[Window], bool]
-) -> float:
-    """Seconds from `since_s` until the end of the last span, before `until_s`, that is not normal; 0 where all are."""
-    last_end_s = since_s
-    for span in spans:
-        if since_s < span.at_s + width_s and span.at_s < until_s and not is_normal(span):
-            last_end_s = span.at_s + width_s
-    return last_end_s - since_s
+    samples: Samples, *, permille: int, limit_s: float, since_s: float, until_s: float, width_s: float
+) -> float | None:
+    """Seconds from `since_s` until a quantile of latency stays within `limit_s`; 0 where it never left.
+
+    Looks at the good answers that ARRIVE in each span of `width_s` after `since_s`, as somebody who watches would: those who
+    waited when a fault struck had asked before it. A span without answers is not normal. None where it is still not normal in
+    the last whole span before `until_s`.
+    """
+    num = int((until_s - since_s) / width_s + 1e-9)
+    arrived_s: list[list[float]] = [[] for _ in range(num)]
+    for planned_at, ended_at, code in zip(samples.planned_at, samples.ended_at, samples.ending, strict=True):
+        slot = math.floor((ended_at - since_s) / width_s)
+        if code == Ending.OK and 0 <= slot < num:
+            arrived_s[slot].append(ended_at - planned_at)
+    odd = [slot for slot, values in enumerate(arrived_s) if not values or quantile(sorted(values), permille) > limit_s]
+    if not num or (odd and odd[-1] == num - 1):
+        return None
+    return (odd[-1] + 1) * width_s if odd else 0.0
 
 
 def latencies(samples: Samples, *, from_s: float = 0.0, to_s: float = math.inf, tier: str | None = None) -> list[float]:

@@ -8,8 +8,8 @@ import statistics
 
 from batcher.sim.workload import Poisson
 from loadtest.console import print_knee, print_step
-from loadtest.scenarios.bench import Bench, Figure, Scenario, serve_arguments
-from loadtest.scenarios.prometheus import histogram_quantile, read_histogram
+from loadtest.scenarios.bench import Bench, Figure, Scenario, serve_arguments, to_ms
+from loadtest.scenarios.prometheus import histogram_quantile, part_within, read_histogram
 from loadtest.scenarios.server import Server, serving
 from loadtest.sweep import Knee, Search, Slo, sweep
 from loadtest.target import Check
@@ -18,6 +18,8 @@ RATE = 2000.0
 NUM_ROUNDS = 3
 SWEEP_STEP_S = 5.0
 OVERHEAD = "batcher_overhead_seconds"
+OVERHEAD_LIMIT_S = 0.010
+"""An edge of the histogram's buckets, so the part within it is exact where a p99 read off the buckets is not."""
 
 
 def measure(bench: Bench) -> list[Figure]:
@@ -30,7 +32,7 @@ def measure(bench: Bench) -> list[Figure]:
         overhead = read_histogram(server.read("/metrics"), OVERHEAD)
     with serving(serve_arguments(num_workers=64)) as server:
         knee = _find_knee(bench, server)
-    overhead_s = histogram_quantile(overhead, 0.99)
+    within = part_within(overhead, OVERHEAD_LIMIT_S)
     return [
         Figure(name="batcher, CPU a request", value=statistics.median(batcher_us), unit="µs"),
         Figure(name="bare Starlette, CPU a request", value=statistics.median(bare_us), unit="µs"),
@@ -41,11 +43,12 @@ def measure(bench: Bench) -> list[Figure]:
             at_most=1.25,
         ),
         Figure(
-            name="overhead p99, upper edge of its bucket",
-            value=None if overhead_s is None else overhead_s * 1e3,
-            unit="ms",
-            at_most=10.0,
+            name=f"overhead within {OVERHEAD_LIMIT_S * 1e3:g} ms",
+            value=None if within is None else within * 100.0,
+            unit="%",
+            at_least=99.0,
         ),
+        Figure(name="overhead p99, upper edge of its bucket", value=to_ms(histogram_quantile(overhead, 0.99)), unit="ms"),
         Figure(name="highest rate with p95 < 500 ms, 64 GPUs", value=knee.rate, unit="1/s", at_least=5000.0),
     ]
 

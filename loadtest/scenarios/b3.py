@@ -5,7 +5,7 @@ from loadtest.samples import REJECTIONS, Ending, Samples
 from loadtest.scenarios.bench import Bench, Figure, Scenario, serve_arguments, to_ms
 from loadtest.scenarios.proctree import Usage
 from loadtest.scenarios.server import serving
-from loadtest.stats import Window, latencies, quantiles, recovery_s, windows
+from loadtest.stats import latencies, quantiles, recovery_s
 
 NUM_WORKERS, CAPACITY_RATE = 8, 2000.0
 CALM_RATE, FLOOD_RATE = 1000.0, 4000.0
@@ -13,7 +13,7 @@ CALM_S = 6.0
 """Seconds of calm before the flood, for a picture of what is normal, and after it."""
 WINDOW_S = 0.25
 NORMAL_FACTOR = 1.2
-"""A span is normal when its p95 is within this much of the calm's, and nobody is refused in it."""
+"""A span is normal when its p95 is within this much of the calm's before the flood."""
 MAX_GROWTH_MIB = 16.0
 
 
@@ -64,14 +64,14 @@ def _recovery_s(samples: Samples, calm_at: float) -> float | None:
     normal_s = quantiles(latencies(samples, from_s=1.0, to_s=CALM_S - 0.5)).p95
     if normal_s is None:
         return None
-    limit_s = normal_s * NORMAL_FACTOR
-
-    def is_normal(span: Window) -> bool:
-        return span.p95_s is not None and span.p95_s <= limit_s and span.rejected == 0
-
-    end_s = calm_at + CALM_S
-    spans = windows(samples, width_s=WINDOW_S, end_s=end_s)
-    return recovery_s(spans, since_s=calm_at, until_s=end_s, width_s=WINDOW_S, is_normal=is_normal)
+    return recovery_s(
+        samples,
+        permille=950,
+        limit_s=normal_s * NORMAL_FACTOR,
+        since_s=calm_at,
+        until_s=calm_at + CALM_S,
+        width_s=WINDOW_S,
+    )
 
 
 def _count_refusals(outcomes: dict[str, int]) -> int:

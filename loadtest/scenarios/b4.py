@@ -9,7 +9,7 @@ from loadtest.samples import Samples
 from loadtest.scenarios.bench import Bench, Figure, Scenario, serve_arguments
 from loadtest.scenarios.proctree import leaves
 from loadtest.scenarios.server import serving
-from loadtest.stats import Window, latencies, quantiles, recovery_s, windows
+from loadtest.stats import latencies, quantiles, recovery_s
 
 NUM_WORKERS, RATE = 10, 2000.0
 POISON_PREFIX = "BOOM"
@@ -82,13 +82,7 @@ def _recovery_s(samples: Samples, first_fault_at: float, from_s: float, to_s: fl
     normal_s = quantiles(latencies(samples, from_s=min(1.0, first_fault_at / 2), to_s=first_fault_at - WINDOW_S)).p99
     if normal_s is None:
         return None
-    limit_s = normal_s * NORMAL_FACTOR
-
-    def is_normal(span: Window) -> bool:
-        return span.p99_s is not None and span.p99_s <= limit_s
-
-    spans = windows(samples, width_s=WINDOW_S, end_s=to_s)
-    return recovery_s(spans, since_s=from_s, until_s=to_s, width_s=WINDOW_S, is_normal=is_normal)
+    return recovery_s(samples, permille=990, limit_s=normal_s * NORMAL_FACTOR, since_s=from_s, until_s=to_s, width_s=WINDOW_S)
 
 
 SCENARIO = Scenario("b4", "kill -9, kill -STOP and poison on 10 process workers at 2,000/s", 40.0, measure)

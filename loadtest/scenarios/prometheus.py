@@ -26,3 +26,9 @@ def histogram_quantile(buckets: Histogram, part: float) -> float | None:
         return None
     edge = next(edge for edge, count in buckets.items() if count >= part * total)
     return edge if math.isfinite(edge) else None
+
+
+def part_within(buckets: Histogram, limit: float) -> float | None:
+    """The part of the observations in buckets up to `limit`: exact where a bucket ends there. None without observations."""
+    total = max(buckets.values(), default=0.0)
+    return max((count for edge, count in buckets.items() if edge <= limit), default=0.0) / total if total else None
