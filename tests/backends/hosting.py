@@ -9,6 +9,7 @@ from pathlib import Path
 from backends.base import WorkerBackend
 from backends.process import ProcessBackend
 
+ROOT = Path(__file__).parents[2]
 FAULTY = "tests.backends.faulty:FaultyBackend"
 
 
