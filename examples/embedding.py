@@ -6,9 +6,9 @@
 Each output is a JSON list of 384 numbers, a vector of length 1. One copy of the model per process, computing on one thread:
 two processes on two cores serve more than one process that fights itself for both. Nothing is fetched while it runs.
 
-The time of a batch depends on its text, unlike SPEC S1.1's: on one core about 10 ms for one sentence of 85 characters, 0.25 to 0.3 s
-for fifty, and over 1 s for fifty of 400. Give `--service-time` what a full batch of your own texts takes: a worker that takes
-much longer is taken for hung.
+The time of a batch depends on its text, unlike SPEC S1.1's: on one core about 10 ms for one sentence of 85 characters, 0.25 to
+0.3 s for fifty, and over 1 s for fifty of 400. Give `--service-time` what a full batch of your own texts takes: a worker that
+takes much longer is taken for hung.
 """
 
 import json
