@@ -78,6 +78,15 @@ def the_refusal(effects: Effects) -> Refuse:
     return refusal
 
 
+def hold_all_workers(dispatcher: Dispatcher, *, now: float) -> list[RunBatch]:
+    """Sends a request of its own to each worker, so that whoever comes next must wait. Its policy must be `single`."""
+    held = []
+    for index in range(dispatcher.num_ready_workers):
+        effects = dispatcher.submit(a_request(-1 - index, tenant="holder", arrived_at=now), now=now)
+        held.append(the_run(effects))
+    return held
+
+
 class Raised(Exception):
     """`run_batch` raised an ordinary exception."""
 

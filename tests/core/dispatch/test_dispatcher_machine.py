@@ -1,0 +1,299 @@
+"""The dispatcher against a plain model, by rules: its laws hold in any order of events, and without faults all finishes."""
+
+from math import inf
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from batcher.core.dispatch.dispatcher import Dispatcher
+from batcher.core.effects import Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
+from batcher.errors import InputFailed
+from batcher.types import Outcome, WorkerFault
+from tests.core.examples import a_dispatcher, a_request, echo
+
+TENANTS = st.sampled_from(["ann", "bob", "cy"])
+
+
+class DispatcherMachine(RuleBasedStateMachine):
+    """The model: the ids that are live, the incarnation of each worker with what it runs, and the inputs that are bad.
+
+    The machine is the shell. It performs effects at once in the model, ticks at each deadline, and reports what a rule
+    decides, in any order, now and then twice or late.
+    """
+
+    timeout_s = 0.25
+    dispatcher: Dispatcher
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1.0
+        self.next_id = 1
+        self.live: set[int] = set()
+        self.ended: set[int] = set()
+        self.deadlines: dict[int, float] = {}
+        self.poison: set[int] = set()
+        self.incarnations: dict[int, int] = {}
+        self.starting: set[int] = set()
+        self.running: dict[int, RunBatch] = {}
+        self.past: list[RunBatch] = []
+
+    @initialize(
+        policy=st.sampled_from(["single", "static", "size-or-timeout", "paced"]),
+        max_batch_size=st.sampled_from([1, 2, 5, 9]),
+        num_workers=st.integers(1, 4),
+        max_waiting=st.sampled_from([3, 30]),
+        breaker_threshold=st.sampled_from([1, 3]),
+        retry_reserve=st.sampled_from([0, 5, 10_000]),
+        max_attempts=st.integers(1, 4),
+    )
+    def build(
+        self,
+        policy: str,
+        max_batch_size: int,
+        num_workers: int,
+        max_waiting: int,
+        breaker_threshold: int,
+        retry_reserve: int,
+        max_attempts: int,
+    ) -> None:
+        self.policy = policy
+        self.max_batch_size = 1 if policy == "single" else max_batch_size
+        self.has_budget = retry_reserve == 10_000
+        self.max_attempts = max_attempts
+        max_waiting = max(max_waiting, 2 * max_batch_size)  # Smaller ones starve `static`: see test_found.py.
+        self.dispatcher = a_dispatcher(
+            num_ready=0,
+            now=self.now,
+            policy=policy,
+            max_batch_size=max_batch_size,
+            num_workers=num_workers,
+            batch_timeout_s=self.timeout_s,
+            max_waiting=max_waiting,
+            max_waiting_bytes=10 * max_waiting,
+            breaker_threshold=breaker_threshold,
+            retry_reserve=retry_reserve,
+            max_attempts=max_attempts,
+            restart_backoff_s=0.125,
+            breaker_rest_s=2.0,
+            first_batch_timeout_s=1.0,
+            start_timeout_s=3.0,
+        )
+        self.perform(self.dispatcher.start())
+
+    # The shell: it believes nothing and checks each effect against the model.
+
+    def perform(self, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case StartWorker(worker_id, incarnation):
+                    assert incarnation == self.incarnations.get(worker_id, 0) + 1
+                    assert worker_id not in self.running
+                    self.incarnations[worker_id] = incarnation
+                    self.starting.add(worker_id)
+                case StopWorker(worker_id, incarnation):
+                    assert incarnation == self.incarnations[worker_id]
+                    self.starting.discard(worker_id)
+                    if worker_id in self.running:
+                        self.past.append(self.running.pop(worker_id))
+                case RunBatch():
+                    self.check_run(effect)
+                    self.running[effect.worker_id] = effect
+                case Answer(request, output):
+                    assert output == f"<{request.input}>", "an answer that is somebody else's"
+                    assert self.now < request.deadline_at, "an answer after the deadline"
+                    assert request.id not in self.poison
+                    self.end(request.id)
+                case Refuse(request, outcome, error):
+                    if outcome is Outcome.EXPIRED:
+                        assert request.deadline_at <= self.now
+                    if isinstance(error, InputFailed) and self.has_budget:
+                        assert request.id in self.poison, "an innocent was blamed"
+                    if request.id in self.live:
+                        self.end(request.id)
+
+    def end(self, request_id: int) -> None:
+        self.live.remove(request_id)
+        self.ended.add(request_id)
+        del self.deadlines[request_id]
+
+    def check_run(self, run: RunBatch) -> None:
+        assert run.worker_id not in self.running, "a worker runs one batch at a time"
+        assert run.worker_id not in self.starting
+        assert run.incarnation == self.incarnations[run.worker_id]
+        assert 1 <= len(run.requests) <= self.max_batch_size
+        assert 1 <= run.attempt <= self.max_attempts
+        for request in run.requests:
+            assert request.id in self.live, "what has ended runs again"
+            assert request.deadline_at > self.now, "what has expired runs"
+            assert all(request not in other.requests for other in self.running.values()), "a request runs twice at a time"
+
+    # Rules: requests.
+
+    @rule(
+        tenant=TENANTS,
+        tier=st.sampled_from(["paid", "free"]),
+        patience_s=st.sampled_from([0.1, 1.0, 10.0, inf]),
+        num_bytes=st.sampled_from([1, 10]),
+        is_poison=st.sampled_from([False, False, False, False, True]),
+        num=st.integers(1, 6),
+    )
+    def submit(self, tenant: str, tier: str, patience_s: float, num_bytes: int, is_poison: bool, num: int) -> None:
+        for _ in range(num):
+            request = a_request(
+                self.next_id,
+                tenant=tenant,
+                tier=tier,
+                num_bytes=num_bytes,
+                arrived_at=self.now,
+                deadline_at=self.now + patience_s,
+            )
+            self.next_id += 1
+            self.live.add(request.id)
+            self.deadlines[request.id] = request.deadline_at
+            if is_poison:
+                self.poison.add(request.id)
+            self.perform(self.dispatcher.submit(request, now=self.now))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.live)))
+        assert self.dispatcher.cancel(request_id)
+        self.end(request_id)
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data())
+    def cancel_what_has_ended(self, data: st.DataObject) -> None:
+        assert not self.dispatcher.cancel(data.draw(st.sampled_from(sorted(self.ended))))
+
+    # Rules: workers.
+
+    @precondition(lambda self: self.starting)
+    @rule(data=st.data())
+    def worker_ready(self, data: st.DataObject) -> None:
+        self.report_ready(data.draw(st.sampled_from(sorted(self.starting))))
+
+    def report_ready(self, worker_id: int) -> None:
+        self.starting.remove(worker_id)
+        self.perform(self.dispatcher.worker_ready(worker_id, self.incarnations[worker_id], now=self.now))
+
+    @rule(data=st.data(), fault=st.sampled_from([WorkerFault.DIED, WorkerFault.NOT_STARTED]))
+    def worker_lost(self, data: st.DataObject, fault: WorkerFault) -> None:
+        """Of any worker, also of one that rests, and of an incarnation that is long gone."""
+        worker_id = data.draw(st.sampled_from(sorted(self.incarnations)))
+        incarnation = data.draw(st.integers(1, self.incarnations[worker_id]))
+        effects = self.dispatcher.worker_lost(worker_id, incarnation, fault, now=self.now)
+        if incarnation < self.incarnations[worker_id]:
+            assert list(effects) == []
+        self.perform(effects)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """A batch ends as a good worker would end it."""
+        self.report_end(self.running[data.draw(st.sampled_from(sorted(self.running)))])
+
+    def report_end(self, run: RunBatch) -> None:
+        self.past.append(self.running.pop(run.worker_id))
+        if any(request.id in self.poison for request in run.requests):
+            self.perform(self.dispatcher.fail(run.batch_id, run.attempt, now=self.now))
+        else:
+            self.perform(self.dispatcher.complete(run.batch_id, run.attempt, echo(run), now=self.now))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), num_wrong=st.sampled_from([-1, 1]))
+    def return_the_wrong_number_of_outputs(self, data: st.DataObject, num_wrong: int) -> None:
+        run = self.running[data.draw(st.sampled_from(sorted(self.running)))]
+        outputs = (echo(run) * 2)[: len(run.requests) + num_wrong]
+        self.perform(self.dispatcher.complete(run.batch_id, run.attempt, outputs, now=self.now))
+
+    @precondition(lambda self: self.past)
+    @rule(data=st.data(), has_raised=st.booleans())
+    def report_late(self, data: st.DataObject, has_raised: bool) -> None:
+        run = data.draw(st.sampled_from(self.past))
+        if has_raised:
+            assert list(self.dispatcher.fail(run.batch_id, run.attempt, now=self.now)) == []
+        else:
+            assert list(self.dispatcher.complete(run.batch_id, run.attempt, echo(run), now=self.now)) == []
+
+    # Rules: time.
+
+    @rule(pass_s=st.sampled_from([0.0, 0.01, 0.1, 0.3, 1.0]))
+    def pass_time(self, pass_s: float) -> None:
+        self.let_time_pass(pass_s)
+
+    def let_time_pass(self, pass_s: float) -> None:
+        until = self.now + pass_s
+        for _ in range(200):
+            due_at = self.dispatcher.next_deadline()
+            if due_at is None or due_at > until:
+                break
+            self.now = max(self.now, due_at)
+            self.tick()
+        else:
+            raise AssertionError("the shell would tick for ever")
+        self.now = until
+
+    def tick(self) -> None:
+        self.perform(self.dispatcher.tick(now=self.now))
+        due_at = self.dispatcher.next_deadline()
+        assert due_at is None or due_at > self.now, "still due after a tick: a shell that sleeps until then spins"
+
+    @rule()
+    def drain(self) -> None:
+        self.perform(self.dispatcher.drain(now=self.now))
+
+    # Laws.
+
+    @invariant()
+    def laws(self) -> None:
+        if not self.incarnations:
+            return
+        self.dispatcher.check()
+        statistics = self.dispatcher.statistics()
+        assert statistics.num_live == len(self.live)
+        assert {request.id for request in self.dispatcher.live_requests} == self.live
+        assert statistics.num_inflight == len(self.running)
+        assert statistics.num_running == sum(len(run.requests) for run in self.running.values())
+        assert statistics.retry_budget >= 0.0
+        due_at = self.dispatcher.next_deadline()
+        if self.deadlines:
+            earliest_at = min(self.deadlines.values())
+            assert earliest_at == inf or (due_at is not None and due_at <= earliest_at), "a deadline would be slept through"
+        is_waiting = any(tier.num_waiting for tier in statistics.tiers)
+        if is_waiting and statistics.workers["free"] and self.policy != "static":
+            assert due_at is not None
+            assert due_at <= self.now + self.timeout_s, "beside a free worker nobody waits longer than the timeout"
+
+    def teardown(self) -> None:
+        """The faults stop: workers start, and end their batches as they should. Everything must finish."""
+        if not self.incarnations:
+            return
+        self.perform(self.dispatcher.drain(now=self.now))
+        for _ in range(2000):
+            if self.starting:
+                self.report_ready(min(self.starting))
+            elif self.running:
+                self.let_time_pass(0.001)
+                if self.running:
+                    self.report_end(self.running[min(self.running)])
+            elif self.live or len(self.incarnations) > self.dispatcher.num_ready_workers:
+                due_at = self.dispatcher.next_deadline()
+                assert due_at is not None, "live requests, and nothing will ever happen"
+                self.now = max(self.now, due_at)
+                self.tick()
+            else:
+                break
+        else:
+            raise AssertionError("it never finishes")
+        self.laws()
+        statistics = self.dispatcher.statistics()
+        assert (statistics.num_live, statistics.num_inflight, statistics.num_parked, statistics.num_running) == (0, 0, 0, 0)
+        assert [tier.num_bytes for tier in statistics.tiers] == [0, 0]
+        assert statistics.workers["free"] == len(self.incarnations)
+        assert self.dispatcher.next_deadline() is None
+
+
+TestDispatcherMachine = DispatcherMachine.TestCase
+TestDispatcherMachine.settings = settings(derandomize=True, max_examples=100, stateful_step_count=50, deadline=None)
