@@ -1,0 +1,46 @@
+"""Plans and recordings that tests begin with."""
+
+from typing import Any
+
+from batcher.sim.workload import Constant, Mix, Sender
+from loadtest.plan import Plan, draw_schedule
+from loadtest.runner import Recording
+from loadtest.samples import Ending, Samples
+from loadtest.target import run_target
+
+MIX = Mix((Sender("dev-paid", "paid", 0.5), Sender("dev-free", "free", 0.5)))
+
+
+def make_plan(url: str = "http://127.0.0.1:1", *, rate: float = 200.0, duration_s: float = 0.3, **changes: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "target": run_target(url),
+        "arrivals": Constant(rate),
+        "arrivals_name": "constant",
+        "mix": MIX,
+        "duration_s": duration_s,
+        "timeout_s": 5.0,
+    }
+    return Plan(**(settings | changes))
+
+
+def make_recording(plan: Plan, **changes: Any) -> Recording:
+    """As if every request had left at its instant and been answered well after 200 ms."""
+    samples = draw_schedule(plan)
+    for row, planned_at in enumerate(samples.planned_at):
+        end(samples, row, Ending.OK, latency_s=0.2, status=200)
+        samples.sent_at[row] = planned_at
+    settings: dict[str, Any] = {
+        "plan": plan,
+        "samples": samples,
+        "measured_s": plan.duration_s,
+        "generator_cpu_s": 0.01,
+        "wall_s": plan.duration_s,
+        "is_interrupted": False,
+    }
+    return Recording(**(settings | changes))
+
+
+def end(samples: Samples, row: int, ending: Ending, *, latency_s: float, status: int) -> None:
+    samples.ending[row] = ending
+    samples.ended_at[row] = samples.planned_at[row] + latency_s
+    samples.status[row] = status

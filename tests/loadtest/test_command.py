@@ -1,0 +1,100 @@
+"""The command line, from its spelling to its exit code."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadtest import __main__ as command
+from loadtest import report as report_module
+from tests.loadtest.standin import Answer, Asked, echo, standing_in
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["loadtest", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        command.main()
+    return int(caught.value.code or 0)
+
+
+def test_a_run_is_reported_and_can_be_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with standing_in() as server:
+        status = call(monkeypatch, "run", server.url, "--rate", "100", "--duration", "0.3", "--out", str(tmp_path))
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert status == (0 if report["verdict"] == "VALID" else 3)
+    assert report["outcomes"] == {"ok": report["planned"]}
+    assert report["verdict"] in capsys.readouterr().out
+    for name in ("report.html", "latency.png", "percentiles.png"):
+        (tmp_path / name).unlink()
+    assert call(monkeypatch, "report", str(tmp_path)) == 0
+    assert all((tmp_path / name).exists() for name in ("report.html", "latency.png", "percentiles.png"))
+
+
+def test_keys_bring_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = ("--key", "dev-paid-a:paid:90", "--key", "dev-free-b:free:10")
+    with standing_in() as server:
+        call(monkeypatch, "run", server.url, "--arrivals", "constant", "--duration", "0.5", *keys)
+    assert len(server.asked) == 50
+    assert {asked.headers["x-api-key"] for asked in server.asked} == {"dev-paid-a", "dev-free-b"}
+
+
+def test_a_template_from_a_file_and_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "body.json").write_text('{"input": "{input}", "model": "m"}')
+    (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,1,1\n1,1,1\n2,1,1\n99,1,1\n")
+    with standing_in() as server:
+        call(
+            monkeypatch, "run", server.url, "--body", f"@{tmp_path / 'body.json'}", "--path", "/v2/generate",
+            "--header", "X-Api-Key: {key}", "--arrivals", f"trace:{tmp_path / 'trace.csv'}", "--speed-up", "10",
+            "--duration", "0.5",
+        )  # fmt: skip
+    assert [asked.path for asked in server.asked] == ["/v2/generate"] * 3
+    assert b'"model": "m"' in server.asked[0].body
+    assert server.asked[0].headers["x-api-key"].startswith("dev-")
+
+
+def test_a_sweep_finds_where_refusals_begin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse_most(asked: Asked) -> Answer:
+        return echo(asked) if len(server.asked) <= 30 else Answer(status=529)
+
+    monkeypatch.setattr(report_module, "MAX_SEND_LAG_P99_S", 60.0)  # A busy machine is not what is tested.
+    with standing_in(refuse_most) as server:
+        status = call(
+            monkeypatch, "sweep", server.url, "--start-rate", "100", "--max-rate", "200", "--duration", "0.2",
+            "--settle", "0", "--precision", "1", "--arrivals", "constant", "--slo", "5",
+        )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert status == 0
+    assert "Knee: 100/s" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "http://127.0.0.1:1", "--endpoint", "messages"), "unknown endpoint 'messages'"),
+        (("run", "http://127.0.0.1:1", "--duration", "0.1"), "cannot connect to http://127.0.0.1:1/v1/run"),
+        (("run", "127.0.0.1:1"), "the URL must start with http://HOST"),
+        (("run", "http://h", "--key", "a:b:1", "--rate", "5"), "--key brings its own rate"),
+        (("run", "http://h", "--header", "x"), "a header is written"),
+        (("run", "http://h", "--body", "@no-such-file"), "cannot read the body from no-such-file"),
+        (("run", "http://h", "--body", "{}"), "no {input}"),
+        (("run", "http://h", "--arrivals", "wave"), "unknown arrivals 'wave'"),
+        (("report", "no-such-folder"), "no-such-folder holds no saved run"),
+        (("scenario", "b99"), "unknown scenario 'b99'; there are b1, b2, b3, b4, b5"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Traceback" not in printed
+
+
+def test_scenarios_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "scenario", "--list") == 0
+    printed = capsys.readouterr().out
+    assert [line[:2] for line in printed.splitlines()] == ["b1", "b2", "b3", "b4", "b5"]

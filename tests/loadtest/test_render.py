@@ -1,0 +1,122 @@
+"""Runs on disk, and on a page that loads nothing from anywhere."""
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from batcher.sim.workload import Constant, Mix, Sender
+from loadtest.files import REPORT_FILE, SAMPLES_FILE, UnreadableRun, load_run, save_run
+from loadtest.page import render_page
+from loadtest.render import HOW_TO_INSTALL, render
+from loadtest.report import make_report
+from loadtest.runner import Recording
+from loadtest.samples import Ending
+from tests.loadtest.examples import end, make_plan, make_recording
+
+PNG = b"\x89PNG\r\n"
+
+
+def make_mixed() -> Recording:
+    """Answers, refusals and errors, at two hundred a second."""
+    recording = make_recording(make_plan(arrivals=Constant(200.0), duration_s=3.0))
+    for row in range(0, 600, 5):
+        end(recording.samples, row, Ending.REJECTED_CAPACITY, latency_s=0.002, status=529)
+    end(recording.samples, 7, Ending.FAILED, latency_s=0.1, status=500)
+    return recording
+
+
+class Resources(HTMLParser):
+    """Collects whatever a browser would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loaded += [value for name, value in attrs if name in ("src", "srcset", "data") and value]
+        self.loaded += [value for name, value in attrs if tag != "a" and name == "href" and value]
+        assert tag not in ("script", "iframe", "object", "embed")
+
+
+def test_a_saved_run_is_loaded_as_it_was(tmp_path: Path) -> None:
+    recording = make_mixed()
+    report = make_report(recording)
+    save_run(tmp_path / "new" / "folder", report, recording.samples)
+    assert load_run(tmp_path / "new" / "folder") == (report, recording.samples)
+
+
+def test_real_keys_are_not_on_disk(tmp_path: Path) -> None:
+    recording = make_recording(make_plan(mix=Mix((Sender("sk-live-very-secret", "paid", 1.0),))))
+    save_run(tmp_path, make_report(recording), recording.samples)
+    assert b"secret" not in (tmp_path / REPORT_FILE).read_bytes()
+    assert "secret" not in repr(load_run(tmp_path))
+
+
+@pytest.mark.parametrize("name", [REPORT_FILE, SAMPLES_FILE])
+def test_a_folder_without_a_whole_run_is_refused(tmp_path: Path, name: str) -> None:
+    recording = make_mixed()
+    save_run(tmp_path, make_report(recording), recording.samples)
+    (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(UnreadableRun, match="holds no saved run"):
+        load_run(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(UnreadableRun):
+        load_run(tmp_path)
+
+
+def test_a_run_is_drawn_on_a_page_of_its_own(tmp_path: Path) -> None:
+    recording = make_mixed()
+    page, missing = render(tmp_path, make_report(recording), recording.samples)
+    assert missing is None
+    assert all((tmp_path / name).read_bytes().startswith(PNG) for name in ("latency.png", "percentiles.png"))
+    text = page.read_text(encoding="utf-8")
+    resources = Resources()
+    resources.feed(text)
+    assert len(resources.loaded) == 2
+    assert all(loaded.startswith("data:image/png;base64,") for loaded in resources.loaded)
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_the_verdict_is_the_first_word_of_the_page() -> None:
+    recording = make_mixed()
+    recording.samples.ending[0] = Ending.DROPPED
+    text = render_page(make_report(recording), [])
+    body = text[text.index("<main>") :]
+    words = [word for word in re.sub(r"<[^>]*>", "\n", body).split("\n") if word.strip()]
+    assert words[0] == "INVALID"
+    assert "not of the server" in body
+    assert "1 sends were dropped" in body
+
+
+def test_texts_from_outside_are_escaped() -> None:
+    plan = make_plan(mix=Mix((Sender("dev-<b>", "<script>", 1.0),)), arrivals_name="<i>")
+    text = render_page(make_report(make_recording(plan)), [])
+    assert "<script>" not in text
+    assert "<b>" not in text.replace("<b>", "", text.count("</b>"))
+    assert "&lt;i&gt;" in text
+
+
+@pytest.mark.parametrize("ending", [Ending.TRANSPORT, Ending.REJECTED_CAPACITY, Ending.UNSENT])
+def test_a_run_without_good_answers_can_be_drawn(tmp_path: Path, ending: Ending) -> None:
+    recording = make_recording(make_plan())
+    for row in range(len(recording.samples)):
+        end(recording.samples, row, ending, latency_s=0.001, status=0)
+    page, missing = render(tmp_path, make_report(recording), recording.samples)
+    assert missing is None
+    assert "–" in page.read_text(encoding="utf-8")
+
+
+def test_without_matplotlib_the_page_is_written_and_the_way_to_pictures_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "loadtest.pictures", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    recording = make_mixed()
+    page, missing = render(tmp_path, make_report(recording), recording.samples)
+    assert missing == HOW_TO_INSTALL
+    assert "pip install" in HOW_TO_INSTALL
+    assert "<img" not in page.read_text(encoding="utf-8")
