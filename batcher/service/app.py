@@ -1,6 +1,7 @@
 """The one place where the parts meet: settings in, a service and its ASGI app out."""
 
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -42,7 +43,7 @@ class Service:
         self.meters = Meters(dispatch.tiers)
         jitter = random.Random()  # It spreads retries: nothing that must be repeated or kept secret hangs on it.
         self.gate = Gate(settings.tiers, jitter=jitter)
-        self.dispatcher = Dispatcher(dispatch, now=0.0)
+        self.dispatcher = Dispatcher(dispatch, now=time.monotonic())
         self.driver = Driver(
             dispatcher=self.dispatcher,
             gate=self.gate,
@@ -118,6 +119,7 @@ def create_app(settings: Settings) -> Starlette:
         exception_handlers={HTTPException: on_http_exception, Exception: on_exception},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # A redirect would be made of the caller's Host header.
     app.state.service = service
     return app
 

@@ -119,11 +119,12 @@ class Driver:
         self._perform(self._dispatcher.drain(now=self._read_clock()))
 
     def abandon(self) -> None:
-        """Ends every live request as refused: the drain deadline has passed."""
+        """Ends every live request as refused: nobody waits for the drain any longer."""
         error = ShuttingDown("this server is shutting down and could not answer in time", retry_after_s=1)
         for request in self._dispatcher.live_requests:
             self._dispatcher.cancel(request.id)
             self._end(Refuse(request, Outcome.REJECTED_SHUTDOWN, error))
+        self._note_idle()
 
     async def close(self) -> None:
         if self._timer is not None:

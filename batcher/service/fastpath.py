@@ -1,284 +1,285 @@
 """uvicorn's HTTP protocol, with `POST /v1/run` answered inside it.
 
 A request through ASGI costs a scope, a task, an event and four awaits: about 110 microseconds of CPU where the whole rest of
-the way costs 40. So the hot route takes a shorter way on the same connection, parser, keep-alive and shutdown, and every
-other request takes uvicorn's own. A server of our own was refused: it would be uvicorn again, less tried.
+the way costs 40. So the hot route takes a shorter way on the same connection and parser, and every other request takes
+uvicorn's own. A server of our own was refused: it would be uvicorn again, less tried.
 
-A connection reads like this:
+Requests on one connection are answered in order. Each is a cycle (a RunCycle or uvicorn's) in `_cycles`, of which the first has
+been started and the others wait:
 
-    headers complete ──hot──> RunCycle: judge the headers, collect the body, submit, write the reply
-          └──────────other──> uvicorn's RequestResponseCycle (ASGI)
+    bytes ─> parser ─headers complete─> _cycles.append ─its turn─> start ─reply─> on_response_complete ─> next
 
-Requests on one connection are answered in order: one that comes while another is unanswered waits in uvicorn's `pipeline`.
+What one connection may cost is bounded: headers in bytes, a body in bytes, a message in time; nothing is read while a request
+waits behind another or while replies are not taken, and a client that takes none is cut off.
 """
 
 import asyncio
-from math import inf
+from collections import deque
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batcher.config import HttpConfig
-from batcher.errors import Overloaded, RequestTimeout, ServiceError
-from batcher.service.run import Head, Reply, RunEndpoint
+from batcher.errors import InvalidRequest, Overloaded, RequestTimeout, RequestTooLarge, ServiceError, ShuttingDown
+from batcher.service.run import RunEndpoint
+from batcher.service.run_cycle import RunCycle
+from batcher.service.wire import Reply, declared_length, encode_response
 
 _HOT_URL = b"/v1/run"
+
+_MAX_HEAD_BYTES = 65_536
+"""Of one request's line and headers, give or take one read: four times what common servers allow."""
 
 _SMALL_BODY_BYTES = 16_384
 """A refused request with a body up to this is read to its end, so that its connection can go on."""
 
 _LINGER_S = 2.0
-"""How long a connection that was refused in mid-body is still read, so that the refusal is not lost in a reset."""
-
-
-class _NoEvent:
-    """Stands where an ASGI cycle has the event that wakes its task; a hot cycle has no task."""
-
-    def set(self) -> None:
-        pass
-
-
-_NO_EVENT = _NoEvent()
-
-
-class RunCycle:
-    """One request and its reply. uvicorn's protocol knows it by the same fields as its own cycles.
-
-    `head` is None once the request was refused by its headers, with `refusal` the reason; `reads_on` says that its body is
-    read even so. `request_id` is what the dispatcher knows it by while it has it.
-    """
-
-    __slots__ = (
-        "body",
-        "disconnected",
-        "head",
-        "is_current",
-        "keep_alive",
-        "message_event",
-        "more_body",
-        "protocol",
-        "reads_on",
-        "refusal",
-        "request_id",
-        "response_complete",
-    )
-
-    def __init__(self, protocol: "FastPathProtocol", *, keep_alive: bool) -> None:
-        self.protocol = protocol
-        self.keep_alive = keep_alive
-        self.body: bytes | bytearray = b""
-        self.more_body = True
-        self.is_current = False
-        self.response_complete = False
-        self.disconnected = False
-        self.message_event = _NO_EVENT
-        self.head: Head | None = None
-        self.refusal: ServiceError | None = None
-        self.reads_on = False
-        self.request_id: int | None = None
-
-    def refuse(self, error: ServiceError) -> None:
-        """To be refused, as soon as it is its turn."""
-        self.head, self.refusal, self.reads_on = None, error, False
-        self.advance()
-
-    def advance(self) -> None:
-        """Goes on as far as it can: a refusal needs no more body, anything else all of it, and both their turn."""
-        if not self.is_current or self.response_complete:
-            return
-        endpoint = self.protocol.endpoint
-        if self.refusal is not None:
-            if not (self.reads_on and self.more_body):
-                self.reply(endpoint.refuse(self.refusal))
-        elif not self.more_body and self.head is not None:
-            head, body, self.body = self.head, self.body, b""
-            try:
-                self.request_id = endpoint.submit(head, body, self.reply)
-            except ServiceError as error:
-                self.reply(endpoint.refuse(error, head.request_id))
-
-    def hang_up(self) -> None:
-        """The client is gone: its place is given back."""
-        self.disconnected = True
-        if self.request_id is not None and self.head is not None and not self.response_complete:
-            self.protocol.endpoint.cancel(self.head, self.request_id)
-        self.response_complete = True
-
-    def reply(self, reply: Reply) -> None:
-        self.response_complete = True
-        if not self.disconnected:
-            self.protocol.send(reply, self)
+"""How long a connection that was refused in mid-message is still read, so that the refusal is not lost in a reset."""
 
 
 class FastPathProtocol(HttpToolsProtocol):
-    """One connection. `_reading_timer` runs while a message has begun and is not complete."""
+    """One connection.
+
+    `_cycles` are the requests that are not answered yet, the oldest first, each with its ASGI app if it is uvicorn's; `cycle`
+    is the latest, which the parser feeds. `_reading_timer` runs while a message comes in and it is the client we wait for,
+    `_writing_timer` while the client takes no replies. Once `_is_deaf`, whatever arrives is thrown away.
+    """
 
     cycle: Any
-    """The latest request: a RunCycle, or uvicorn's own; None before the first."""
 
     def __init__(self, *, endpoint: RunEndpoint, http: HttpConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.endpoint = endpoint
         self._http = http
-        self._is_reading = False
+        self._cycles: deque[tuple[Any, Any]] = deque()
+        self._has_first_started = False
+        self._is_going_on = False
+        self._is_deaf = False
         self._is_lingering = False
+        self._is_reading = False
+        self._is_reading_head = False
+        self._num_head_bytes = 0
         self._reading_timer: asyncio.TimerHandle | None = None
+        self._writing_timer: asyncio.TimerHandle | None = None
 
-    # Connection.
+    # The connection.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._http.max_connections:
-            self._send_alone(self.endpoint.refuse(Overloaded("too many connections", retry_after_s=1)))
-            return
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self._refuse_message(Overloaded("too many connections", retry_after_s=1))
+        else:
+            self._arm_keep_alive()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_reading_timer()
-        self._unset_keepalive_if_required()
-        for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
+        self._is_deaf = True
+        self._cancel_timers()
+        cycles, self._cycles = self._cycles, deque()
+        for cycle, _ in cycles:
             if isinstance(cycle, RunCycle):
                 cycle.hang_up()
+            else:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.cycle = None
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        if self._is_lingering:
+    def shutdown(self) -> None:
+        """Nothing more is heard, and the connection ends with its last pending reply."""
+        if self._is_reading and self._cycles:
+            self._refuse_message(ShuttingDown("this server is shutting down", retry_after_s=1))
             return
-        super().data_received(data)
-        if self._is_reading and self._reading_timer is None and not self.transport.is_closing():
-            self._reading_timer = self.loop.call_later(self._http.body_timeout_s, self._on_reading_timeout)
+        self._is_deaf = True
+        if self._cycles:
+            self._cycles[-1][0].keep_alive = False
+        elif not self._is_lingering:
+            self.transport.close()
 
-    # Parser callbacks.
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        was_reading_head = self._is_reading_head
+        super().data_received(data)
+        if self._is_reading_head and was_reading_head:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > _MAX_HEAD_BYTES:
+                self._refuse_message(RequestTooLarge(f"the headers are larger than {_MAX_HEAD_BYTES} bytes"))
+        self._watch_reading()
+        if not self._is_reading and not self._cycles and self.timeout_keep_alive_task is None:
+            self._arm_keep_alive()
+
+    def pause_writing(self) -> None:
+        """The client does not take its replies: it gets no more until it does, and not for ever."""
+        super().pause_writing()
+        self.flow.pause_reading()
+        self._watch_reading()
+        self._writing_timer = self.loop.call_later(self._http.body_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._writing_timer is not None:
+            self._writing_timer.cancel()
+            self._writing_timer = None
+        if not self.transport.is_closing():
+            self._go_on()
+
+    # What the parser finds.
 
     def on_message_begin(self) -> None:
-        self._is_reading = True
+        self._is_reading = self._is_reading_head = True
+        self._num_head_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        if self.url != _HOT_URL or self.parser.get_method() != b"POST" or self.parser.should_upgrade():
+        self._is_reading_head = False
+        if self._is_deaf:
+            return
+        if self.url != _HOT_URL or self.parser.get_method() != b"POST":
+            self.cycle = None  # Then uvicorn hands the new cycle to `_start_asgi_task`, whatever became of the last.
             super().on_headers_complete()
             return
-        previous = self.cycle
-        is_http_1_1 = self.parser.get_http_version() != "1.0"
-        cycle = RunCycle(self, keep_alive=is_http_1_1 and self.parser.should_keep_alive())
-        self.cycle = cycle
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        cycle = self.cycle = RunCycle(self, keep_alive=keep_alive, expects_continue=self.expect_100_continue)
         try:
             cycle.head = self.endpoint.authenticate(self.headers)
+            if self.parser.should_upgrade():  # The parser skips the body of such a request.
+                raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:
-            cycle.refusal = error
-            cycle.reads_on = not self.expect_100_continue and _content_length(self.headers) <= _SMALL_BODY_BYTES
-        if previous is None or previous.response_complete:
-            cycle.is_current = True
-            if cycle.refusal is not None:
-                cycle.advance()
-            elif self.expect_100_continue:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, None))  # type: ignore[arg-type]
+            is_small = declared_length(self.headers) <= _SMALL_BODY_BYTES
+            cycle.refuse(error, reads_on=is_small and not self.expect_100_continue)
+        self._enqueue(cycle, None)
 
     def on_body(self, body: bytes) -> None:
-        cycle = self.cycle
-        if not isinstance(cycle, RunCycle):
-            super().on_body(body)
+        if self._is_deaf:
             return
-        if cycle.refusal is not None or cycle.response_complete:
-            return
-        if not cycle.body:
-            cycle.body = body
+        if isinstance(self.cycle, RunCycle):
+            self.cycle.feed(body)
         else:
-            if not isinstance(cycle.body, bytearray):
-                cycle.body = bytearray(cycle.body)
-            cycle.body += body
-        try:
-            self.endpoint.check_length(len(cycle.body))
-        except ServiceError as error:
-            cycle.body = b""
-            cycle.refuse(error)
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_reading = False
-        self._stop_reading_timer()
-        cycle = self.cycle
-        if not isinstance(cycle, RunCycle):
-            super().on_message_complete()
+        if self._is_deaf:
             return
-        cycle.more_body = False
-        cycle.advance()
+        if isinstance(self.cycle, RunCycle):
+            self.cycle.end_of_body()
+        else:
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's name for: the parser gave up."""
+        self._refuse_message(InvalidRequest("this is not HTTP/1.1"))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn's name for: the parser stops behind a request with an Upgrade header."""
+        self.shutdown()
+
+    def _refuse_message(self, error: ServiceError) -> None:
+        """Refuses what is coming in, behind what was asked before, and hears nothing more."""
+        self._is_deaf = True
+        is_in_body = self._is_reading and not self._is_reading_head and self.cycle is not None
+        if not is_in_body:
+            cycle = RunCycle(self, keep_alive=False)
+            cycle.refuse(error)
+            self._enqueue(cycle, None)
+        elif isinstance(self.cycle, RunCycle):
+            self.cycle.refuse(error)
+        else:
+            self.transport.close()
+
+    # Turns.
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if isinstance(cycle, RunCycle):
-            cycle.is_current = True
-            cycle.advance()
-        else:
-            super()._start_asgi_task(cycle, app)
+        """uvicorn's name for: a cycle of its own has come in."""
+        self._enqueue(cycle, app)
+
+    def _enqueue(self, cycle: Any, app: Any) -> None:
+        self._cycles.append((cycle, app))
+        if len(self._cycles) > 1:
+            self.flow.pause_reading()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Starts the first cycle if it waits, and reads on when nothing waits. A loop: replies may come at once."""
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        while self._cycles and not (self._has_first_started or self.flow.write_paused or self._has_ended):
+            cycle, app = self._cycles[0]
+            self._has_first_started = True
+            if isinstance(cycle, RunCycle):
+                cycle.start()
+            else:
+                super()._start_asgi_task(cycle, app)
+        self._is_going_on = False
+        if len(self._cycles) <= 1 and not self.flow.write_paused and not self._has_ended:
+            self.flow.resume_reading()
+            self._watch_reading()
+
+    def on_response_complete(self) -> None:
+        """The first cycle has its reply."""
+        self.server_state.total_requests += 1
+        if not self._cycles:
+            return
+        cycle, _ = self._cycles.popleft()
+        self._has_first_started = False
+        if cycle.more_body and not self._has_ended:
+            self._linger()
+        self._go_on()
+        if not (self._cycles or self._is_reading or self._has_ended):
+            self._arm_keep_alive()
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing may be written any more."""
+        return self._is_lingering or self.transport.is_closing()
 
     # Writing.
 
     def send(self, reply: Reply, cycle: RunCycle) -> None:
-        """Writes the reply of the current cycle and goes on with the connection, or ends it."""
-        is_whole = not cycle.more_body
-        keeps_alive = cycle.keep_alive and is_whole and not reply.closes
-        self._write(reply, keeps_alive=keeps_alive)
-        if keeps_alive:
-            self.on_response_complete()
-        elif is_whole:
-            self.server_state.total_requests += 1
+        """Writes the reply of the first cycle, and ends the connection if either side asked for it."""
+        keeps_alive = cycle.keep_alive and not cycle.more_body and not reply.closes
+        self.transport.write(encode_response(reply, self.server_state.default_headers, keeps_alive=keeps_alive))
+        if not keeps_alive and not cycle.more_body:
+            self._is_deaf = True
             self.transport.close()
-        else:
-            self._linger()
+        self.on_response_complete()
 
-    def _send_alone(self, reply: Reply) -> None:
-        self._write(reply, keeps_alive=False)
-        self._linger()
-
-    def _write(self, reply: Reply, *, keeps_alive: bool) -> None:
-        parts = [STATUS_LINE.get(reply.status, b"HTTP/1.1 %d \r\n" % reply.status)]
-        for name, value in self.server_state.default_headers:
-            parts += (name, b": ", value, b"\r\n")
-        for name, value in reply.headers:
-            parts += (name, b": ", value, b"\r\n")
-        if not keeps_alive:
-            parts.append(b"connection: close\r\n")
-        parts.append(
-            b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n"
-            % (len(reply.body), reply.request_id.encode("ascii"))
-        )
-        parts.append(reply.body)
-        self.transport.write(b"".join(parts))
+    def send_continue(self) -> None:
+        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _linger(self) -> None:
         """Ends the connection, a little later: what the client still sends is thrown away meanwhile."""
-        self._is_lingering = True
-        self._stop_reading_timer()
-        self._unset_keepalive_if_required()
+        self._is_deaf = self._is_lingering = True
+        self._cancel_timers()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        self.flow.resume_reading()
         self._reading_timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
     # Time.
 
-    def _stop_reading_timer(self) -> None:
-        if self._reading_timer is not None:
+    def _arm_keep_alive(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _watch_reading(self) -> None:
+        """Bounds the time of the message that is coming in, while it is the client that we wait for."""
+        is_ours = self._is_reading_head or isinstance(self.cycle, RunCycle)  # A body on the ASGI way has a timeout there.
+        if self._is_reading and is_ours and not self._is_deaf and not self.flow.read_paused:
+            if self._reading_timer is None:
+                self._reading_timer = self.loop.call_later(self._http.body_timeout_s, self._on_reading_timeout)
+        elif self._reading_timer is not None and not self._is_lingering:
             self._reading_timer.cancel()
             self._reading_timer = None
 
     def _on_reading_timeout(self) -> None:
         self._reading_timer = None
-        error = RequestTimeout(f"the request did not arrive within {self._http.body_timeout_s:g} s")
-        if isinstance(self.cycle, RunCycle) and self.cycle.more_body:
-            self.cycle.refuse(error)
-        elif self.cycle is None or self.cycle.response_complete:
-            self._send_alone(self.endpoint.refuse(error))
-        else:
-            self.transport.close()
+        self._refuse_message(RequestTimeout(f"the request did not arrive within {self._http.body_timeout_s:g} s"))
 
-
-def _content_length(headers: list[tuple[bytes, bytes]]) -> float:
-    """What the headers declare: 0 without a body, infinity for one of unknown length."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value)
-        if name == b"transfer-encoding":
-            return inf
-    return 0
+    def _cancel_timers(self) -> None:
+        self._unset_keepalive_if_required()
+        for timer in (self._reading_timer, self._writing_timer):
+            if timer is not None:
+                timer.cancel()
+        self._reading_timer = self._writing_timer = None

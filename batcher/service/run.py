@@ -17,17 +17,7 @@ from batcher.service import log
 from batcher.service.auth import Caller, Keys
 from batcher.service.driver import Driver, End
 from batcher.service.meters import Meters
-from batcher.service.wire import accept_request_id, decode_run, encode_error, encode_run, error_headers
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """What a front end sends. `closes` asks it to end the connection after that."""
-
-    status: int
-    body: bytes
-    request_id: str
-    headers: list[tuple[bytes, bytes]]
-    closes: bool = False
+from batcher.service.wire import Reply, accept_request_id, decode_run, encode_error, encode_run, error_headers
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -53,21 +43,28 @@ class RunEndpoint:
         self._num_refused = 0
 
     def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Head:
-        """Judges a request by its headers (names in lower case). Raises ServiceError: 400, 401 or 413."""
-        key = b""
+        """Judges a request by its headers (names in lower case). Raises ServiceError: 401 before anything, 400 or 413."""
+        key = bearer = encoding = b""
         request_id = None
+        length = 0
         for name, value in headers:
             if name == b"x-api-key":
                 key = value
             elif name == b"authorization":
-                key = key or value.removeprefix(b"Bearer ")
+                bearer = value
             elif name == b"content-length":
-                self.check_length(int(value) if value.isdigit() else 0)
+                length = int(value)  # The parser has let only digits through.
             elif name == b"x-request-id":
                 request_id = accept_request_id(value)
             elif name == b"content-encoding":
-                raise InvalidRequest("the body must not be compressed")
-        return Head(self._keys.find(key), request_id)
+                encoding = value
+        if not key and bearer[:7].lower() == b"bearer ":
+            key = bearer[7:].strip()
+        head = Head(self._keys.find(key), request_id)
+        if encoding and encoding.lower() != b"identity":
+            raise InvalidRequest("the body must not be compressed")
+        self.check_length(length)
+        return head
 
     def check_length(self, num_bytes: int) -> None:
         """Raises RequestTooLarge. Also asked while a body of unknown length comes in."""

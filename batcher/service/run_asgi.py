@@ -9,7 +9,8 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from batcher.errors import RequestTimeout, ServiceError
-from batcher.service.run import Head, Reply, RunEndpoint
+from batcher.service.run import Head, RunEndpoint
+from batcher.service.wire import Reply
 
 
 class _Disconnected(Exception):

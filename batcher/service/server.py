@@ -1,7 +1,8 @@
 """Runs the service under uvicorn: the fast path, the drain, and an exit code of 0 after a drain.
 
 On SIGTERM or SIGINT the server keeps listening and answers new requests with 529 and `Connection: close`, so that whoever
-balances load sees it leave; uvicorn's own shutdown, which follows, would only close connections. A second signal ends it now.
+balances load sees it leave; uvicorn's own shutdown, which follows, would only close connections. A second signal gives up
+what is still pending.
 """
 
 import asyncio
@@ -44,8 +45,11 @@ class Server(uvicorn.Server):
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drain_task is None:
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(number.name))
-        else:
-            self.should_exit = self.force_exit = True
+        elif not self.should_exit:
+            log.warning("drain_cut_short", cause=number.name, live=self._service.driver.num_live)
+            self._service.driver.abandon()
+        elif number == signal.SIGINT:
+            self.force_exit = True
 
     async def _drain(self, cause: str) -> None:
         """Ends when everything accepted has been answered, or given up at the deadline."""

@@ -1,14 +1,28 @@
 """Between bytes and types: the body of `POST /v1/run`, its answer, and the one shape of every error (DESIGN D6). Pure."""
 
 import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from math import inf
 
 import msgspec
 
 from batcher.errors import InvalidRequest, ServiceError
 
-JSON = b"application/json"
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+_STATUS_LINES[529] = b"HTTP/1.1 529 Overloaded\r\n"
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a front end sends. `closes` asks it to end the connection after that."""
+
+    status: int
+    body: bytes
+    request_id: str
+    headers: list[tuple[bytes, bytes]]
+    closes: bool = False
 
 
 class RunBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,7 +67,13 @@ def decode_run(body: bytes | bytearray) -> RunBody:
     try:
         return _decoder.decode(body)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f'the body must be a JSON object like {{"input": "text"}}: {error}') from None
+        raise InvalidRequest(f'the body must be a JSON object like {{"input": "text"}}: {_explain(error)}') from None
+
+
+def _explain(error: msgspec.DecodeError) -> str:
+    text = str(error)
+    # The decoder's words for a lone surrogate escape, too.
+    return "it ends early, or a \\u escape is half a character" if text == "Input data was truncated" else text[:200]
 
 
 def encode_run(request_id: str, input_: str, output: str) -> bytes:
@@ -78,3 +98,28 @@ def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
 def accept_request_id(value: bytes) -> str | None:
     """The caller's own request id if it is safe to repeat in headers, bodies and logs; else None."""
     return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else None
+
+
+def declared_length(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """Bytes of body that the headers declare: 0 without a body, infinity for one of unknown length."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+        if name == b"transfer-encoding":
+            return inf
+    return 0
+
+
+def encode_response(reply: Reply, default_headers: Iterable[tuple[bytes, bytes]], *, keeps_alive: bool) -> bytes:
+    """The reply as it goes over an HTTP/1.1 connection."""
+    parts = [_STATUS_LINES[reply.status]]
+    for name, value in (*default_headers, *reply.headers):
+        parts += (name, b": ", value, b"\r\n")
+    if not keeps_alive:
+        parts.append(b"connection: close\r\n")
+    parts.append(
+        b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n"
+        % (len(reply.body), reply.request_id.encode("ascii"))
+    )
+    parts.append(reply.body)
+    return b"".join(parts)

@@ -12,9 +12,6 @@ from batcher.types import MAX_BATCH_SIZE, BatchReason, Outcome, Request
 AGAIN = (BatchReason.RETRY, BatchReason.SPLIT)
 """Reasons of batches whose requests have run before."""
 
-EPSILON_S = 1e-9
-"""Instants that were computed in two ways are equal within this."""
-
 
 class LawBroken(AssertionError):
     """A law of SPEC S1 or DESIGN D9 was broken, with the law in words and the facts."""
@@ -164,7 +161,7 @@ class Books:
         require(request.id in self._expected, "an answer comes of the run that just returned", effect)
         require(effect.output == self._answer_of(request.input), "an answer is f of the request's own input", effect)
         require(effect.departed_at == self._expected.pop(request.id), "an answer says when its run left", effect)
-        require(now <= request.deadline_at + EPSILON_S, "nothing is answered after its deadline", effect, now)
+        require(now < request.deadline_at, "nothing is answered after its deadline", effect, now)
         self.answered.add(request.id)
         self._end(request.id)
 
@@ -185,7 +182,7 @@ class Books:
         for request in effect.requests:
             self._require_live(request)
             require(source.pop(request.id, None) is not None, "a request is in one place", request, effect)
-            require(now <= request.deadline_at + EPSILON_S, "nothing runs after its deadline", request, now)
+            require(now < request.deadline_at, "nothing runs after its deadline", request, now)
             self.live[request.id].num_runs += 1
         self._attempts.add((effect.batch_id, effect.attempt))
         bench.run, bench.departed_at = effect, now

@@ -12,7 +12,7 @@ from batcher.config import DispatchConfig, PolicyName
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.effects import Effects, Refuse, RunBatch, StopWorker
 from batcher.errors import InputFailed
-from batcher.sim.books import AGAIN, EPSILON_S, Books, LawBroken, require
+from batcher.sim.books import AGAIN, Books, LawBroken, require
 from batcher.sim.faults import POISON
 from batcher.sim.world import run_batch
 from batcher.types import Outcome, Request, WorkerFault
@@ -22,6 +22,9 @@ NUM_SPLITS = 3
 
 AMPLE_RESERVE = 1000
 """Extra calls that no small world uses up: with them only poison inputs may be refused as such."""
+
+EPSILON_S = 1e-9
+"""Instants that were computed in two ways are equal within this."""
 
 NUM_EVENTS_TOLD = 40
 
@@ -178,11 +181,19 @@ class Room(Checker):
 class Checkers:
     """The watcher: enters everything in the books and asks every checker."""
 
-    def __init__(self, dispatcher: Dispatcher, config: DispatchConfig, *, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        config: DispatchConfig,
+        *,
+        finishes_by: float,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self._dispatcher = dispatcher
         self._books = Books(num_workers=config.num_workers, answer_of=lambda word: run_batch([word])[0])
         self._checkers = [kind(self._books, config) for kind in (Promptness, Order, Retries, Room)]
         self._events: deque[tuple[float, object]] = deque(maxlen=NUM_EVENTS_TOLD)
+        self._finishes_by = finishes_by
         self._tell = tell
         self._now = 0.0
 
@@ -233,6 +244,7 @@ class Checkers:
         self._after(now=now)
 
     def before_advance(self, to: float) -> None:
+        require(to <= self._finishes_by, "everything finishes in time", to, self._finishes_by)
         for checker in self._checkers:
             checker.before_advance(to)
 

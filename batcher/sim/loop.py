@@ -32,7 +32,9 @@ class Owner(Protocol):
         """When the timer must ring, if nothing happens before."""
         ...
 
-    def tick(self) -> None: ...
+    def tick(self, due_at: float) -> None:
+        """The timer rings, at its deadline or late."""
+        ...
 
 
 class Loop:
@@ -106,7 +108,7 @@ class Loop:
             else:
                 num_ticks += 1
                 assert num_ticks <= MAX_TICKS_AT_ONCE, f"the timer is due at {deadline} again after each tick at {self.now}"
-                owner.tick()
+                owner.tick(timer_at)
 
 
 def _draw_due(ties: Random, now: float, instants: tuple[float, float, float]) -> int:

@@ -117,14 +117,13 @@ class Recorder:
     def __init__(self, tiers: tuple[str, ...], *, duration_s: float) -> None:
         self._duration_s = duration_s
         self._histograms = {tier: Histogram() for tier in tiers}
+        self.answered = {tier: histogram.record for tier, histogram in self._histograms.items()}
+        """By tier, what to call with the latency of an answer; a table and not a method, since it is asked for each request."""
         self._outcomes = {tier: dict.fromkeys(Outcome, 0) for tier in tiers}
         self._batches = dict.fromkeys(BatchReason, 0)
         self._faults: dict[str, int] = {}
         self._num_sent = 0
         self._busy_s = 0.0
-
-    def answered(self, tier: str, latency_s: float) -> None:
-        self._histograms[tier].record(latency_s)
 
     def ended(self, tier: str, outcome: Outcome) -> None:
         """It ended without an output."""

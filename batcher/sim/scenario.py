@@ -27,7 +27,7 @@ _PROBE_ID = 1_000_000
 """Probes come after the faults; their ids are far from those of the traffic."""
 
 _PATIENCE_S = 1e6
-"""A deadline that is never reached."""
+"""Of probes: they have no deadline that is ever reached."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -55,6 +55,18 @@ class Scenario(msgspec.Struct, frozen=True):
         allowance_s = 1.0 + config.first_batch_timeout_s * (1.0 + config.hang_factor)
         return 2.0 * (allowance_s + config.start_timeout_s + config.breaker_rest_s + config.restart_backoff_s + self.start_s)
 
+    def probes(self) -> list[Request]:
+        """One for each worker, one after the other, long after the faults: all must be answered."""
+        gap_s = self.config.service_time_s + self.config.batch_timeout_s
+        first_at = self.duration_s + self.deadline_s + self.recovery_s
+        instants = [first_at + num * gap_s for num in range(self.config.num_workers)]
+        tier = self.config.tiers[0]
+        return [Request(_PROBE_ID + i, "probe", tier, f"probe {i}", 1, at, at + _PATIENCE_S) for i, at in enumerate(instants)]
+
+    @property
+    def finishes_by(self) -> float:
+        return self.probes()[-1].arrived_at + self.recovery_s
+
 
 def draw(seed: int) -> Scenario:
     """The world of this seed."""
@@ -63,7 +75,7 @@ def draw(seed: int) -> Scenario:
     capacity_rate = config.num_workers * config.max_batch_size / config.service_time_s
     num_requests = round(30.0 * 10.0 ** rng.random())
     # However large the capacity, the traffic lasts for some batches.
-    rate = min(capacity_rate * rng.choice((0.1, 0.5, 0.9, 1.0, 1.5, 3.0)), num_requests / (4.0 * config.service_time_s))
+    rate = min(capacity_rate * rng.choice((0.1, 0.5, 0.8, 0.95, 1.1, 2.0)), num_requests / (4.0 * config.service_time_s))
     duration_s = num_requests / rate
     return Scenario(
         seed=seed,
@@ -82,7 +94,7 @@ def draw(seed: int) -> Scenario:
         duration_s=duration_s,
         deadline_s=rng.choice((2.0, 5.0, 50.0)) * config.service_time_s,
         start_s=rng.choice((0.0, 0.1, 2.0)) * config.service_time_s,
-        drain_at=rng.random() * duration_s if rng.random() < 0.2 else None,
+        drain_at=rng.random() * duration_s if rng.random() < 0.1 else None,
         has_random_ties=rng.random() < 0.5,
     )
 
@@ -98,7 +110,7 @@ def run(
     rng = Random(scenario.seed)
     loop = Loop()
     dispatcher = create(config, now=0.0)
-    checkers = Checkers(dispatcher, config, tell=tell)
+    checkers = Checkers(dispatcher, config, finishes_by=scenario.finishes_by, tell=tell)
     recorder = Recorder(config.tiers, duration_s=scenario.duration_s)
     faults = Faults(scenario.plan, Random(rng.random()))
     world = World(
@@ -117,7 +129,12 @@ def run(
         loop.call_at(scenario.drain_at, world.drain)
     calm_at = scenario.duration_s
     loop.call_at(calm_at, world.calm, Fixed(config.service_time_s))
-    probes = _send_probes(scenario, loop, world)
+    probes = scenario.probes()
+    for probe in probes:
+        loop.call_at(probe.arrived_at, world.submit, probe)
+        if config.policy is PolicyName.STATIC:
+            # It would wait for company for ever; a drain sends what is there.
+            loop.call_at(probe.arrived_at, world.drain)
     offered = requests(
         scenario.arrivals,
         scenario.mix,
@@ -130,25 +147,11 @@ def run(
     ties = Random(rng.random()) if scenario.has_random_ties else None
     try:
         world.run(faults.trouble(offered, service_time_s=config.service_time_s), ties=ties, until=calm_at)
-        checkers.finished(probes=probes)
+        checkers.finished(probes=[probe.id for probe in probes])
     except Exception as error:
         error.add_note("the last events:\n" + checkers.story())
         raise
     return recorder.report(num_workers=config.num_workers)
-
-
-def _send_probes(scenario: Scenario, loop: Loop, world: World) -> list[int]:
-    """Asks for a probe for each worker, long after the faults, one after the other, and returns their ids."""
-    config = scenario.config
-    at = scenario.duration_s + scenario.deadline_s + scenario.recovery_s
-    for num in range(config.num_workers):
-        at += config.service_time_s + config.batch_timeout_s
-        probe = Request(_PROBE_ID + num, "probe", config.tiers[0], f"probe {num}", 1, at, at + _PATIENCE_S)
-        loop.call_at(at, world.submit, probe)
-        if config.policy is PolicyName.STATIC:
-            # It would wait for company for ever; a drain sends what is there.
-            loop.call_at(at, world.drain)
-    return [_PROBE_ID + num for num in range(config.num_workers)]
 
 
 def _draw_config(rng: Random) -> DispatchConfig:
@@ -162,7 +165,7 @@ def _draw_config(rng: Random) -> DispatchConfig:
         max_batch_size=rng.choice((1, 2, 3, 5, 8, 16, 50)),
         batch_timeout_s=service_time_s * rng.choice((0.0, 0.1, 0.75, 2.0)),
         service_time_s=service_time_s,
-        max_waiting=rng.choice((20_000, 20_000, 1, 5, 20)),
+        max_waiting=rng.choice((20_000, 20_000, 20_000, 1, 5, 20)),
         max_waiting_bytes=rng.choice((2**26, 2**26, 100, 1000)),
         max_attempts=rng.choice((1, 2, 3, 3, 5)),
         hang_factor=rng.choice((1.0, 1.3, 2.0)),

@@ -17,6 +17,9 @@ from batcher.sim.loop import Loop
 from batcher.sim.report import Recorder
 from batcher.types import Outcome, Request, WorkerFault
 
+_STALL_S = 0.02
+"""A tick that is later than this followed a stall, for which the workers are excused."""
+
 
 def run_batch(inputs: list[str]) -> list[str]:
     """What every simulated worker computes."""
@@ -71,6 +74,7 @@ class World:
         self._watcher = watcher
         self._incarnations: dict[int, int] = {}
         self._departures: dict[int, float] = {}
+        self._has_cancels = faults.plan.cancels > 0.0
         self.next_deadline = dispatcher.next_deadline
 
     def run(self, arrivals: Iterator[Request], *, ties: Random | None = None, until: float) -> None:
@@ -98,24 +102,28 @@ class World:
         if refusal is not None:
             self._recorder.ended(request.tier, refusal.outcome)
             return
-        self.submit(request)
-        if self._faults.happens(self._faults.plan.cancels):
+        if self._watcher is not None:
+            self._watcher.submitted(request, now=now)
+        effects = dispatcher.submit(request, now=now)
+        if effects or self._watcher is not None:
+            self._perform(effects)
+        if self._has_cancels and self._faults.happens(self._faults.plan.cancels):
             leaves_at = now + self._faults.portion(min(request.deadline_at - now, 2.0))
             self._loop.call_at(leaves_at, self.cancel, request)
 
     def submit(self, request: Request) -> None:
-        """Past the gate."""
+        """A request that goes past the gate."""
         now = self._loop.now
         if self._watcher is not None:
             self._watcher.submitted(request, now=now)
-        effects = self._dispatcher.submit(request, now=now)
-        if effects or self._watcher is not None:
-            self._perform(effects)
+        self._perform(self._dispatcher.submit(request, now=now))
 
-    def tick(self) -> None:
+    def tick(self, due_at: float) -> None:
         now = self._loop.now
         if self._watcher is not None:
             self._watcher.ticked(now=now)
+        if now - due_at > _STALL_S:
+            self._dispatcher.excuse(now - due_at)
         self._perform(self._dispatcher.tick(now=now))
 
     def cancel(self, request: Request) -> None:
@@ -148,7 +156,7 @@ class World:
             kind = type(effect)
             if kind is Answer:
                 request = effect.request  # type: ignore[union-attr]
-                answered(request.tier, now - request.arrived_at)
+                answered[request.tier](now - request.arrived_at)
             elif isinstance(effect, RunBatch):
                 self._run_batch(effect)
             elif isinstance(effect, Refuse):

@@ -1,0 +1,113 @@
+"""One `POST /v1/run` on a connection, from its headers to its reply.
+
+uvicorn's protocol knows a request by its RequestResponseCycle; this is the same thing without ASGI, with the fields that
+uvicorn reads (`response_complete`, `keep_alive`, `more_body`). It judges, collects and submits; the connection says when it is
+its turn, and writes.
+"""
+
+from typing import Protocol
+
+from batcher.errors import ServiceError
+from batcher.service.run import Head, RunEndpoint
+from batcher.service.wire import Reply
+
+
+class Connection(Protocol):
+    endpoint: RunEndpoint
+
+    def send(self, reply: Reply, cycle: "RunCycle") -> None: ...
+    def send_continue(self) -> None: ...
+
+
+class RunCycle:
+    """`head` is None once the request is refused, with `refusal` the reason; `reads_on` says that its body is read even so.
+
+    `request_id` is what the dispatcher knows it by while it has it.
+    """
+
+    __slots__ = (
+        "body",
+        "connection",
+        "expects_continue",
+        "head",
+        "is_gone",
+        "is_started",
+        "keep_alive",
+        "more_body",
+        "reads_on",
+        "refusal",
+        "request_id",
+        "response_complete",
+    )
+
+    def __init__(self, connection: Connection, *, keep_alive: bool, expects_continue: bool = False) -> None:
+        self.connection = connection
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        self.body: bytes | bytearray = b""
+        self.more_body = True
+        self.is_started = False
+        self.is_gone = False
+        self.response_complete = False
+        self.head: Head | None = None
+        self.refusal: ServiceError | None = None
+        self.reads_on = False
+        self.request_id: int | None = None
+
+    def start(self) -> None:
+        """It is its turn."""
+        self.is_started = True
+        if self.expects_continue and self.refusal is None and self.more_body and not self.body:
+            self.connection.send_continue()
+        self._advance()
+
+    def refuse(self, error: ServiceError, *, reads_on: bool = False) -> None:
+        """To be refused when it is its turn, after the rest of the body if that is read on."""
+        self.head, self.refusal, self.reads_on, self.body = None, error, reads_on, b""
+        self._advance()
+
+    def feed(self, data: bytes) -> None:
+        """Takes a piece of the body; too much of it is a refusal."""
+        if self.refusal is not None or self.response_complete:
+            return
+        if not self.body:
+            self.body = data
+        else:
+            if not isinstance(self.body, bytearray):
+                self.body = bytearray(self.body)
+            self.body += data
+        try:
+            self.connection.endpoint.check_length(len(self.body))
+        except ServiceError as error:
+            self.refuse(error)
+
+    def end_of_body(self) -> None:
+        self.more_body = False
+        self._advance()
+
+    def hang_up(self) -> None:
+        """The client is gone: its place is given back."""
+        self.is_gone = True
+        if self.request_id is not None and self.head is not None and not self.response_complete:
+            self.connection.endpoint.cancel(self.head, self.request_id)
+        self.response_complete = True
+
+    def _advance(self) -> None:
+        """Goes on as far as it can: a refusal needs no more body, anything else all of it, and both their turn."""
+        if not self.is_started or self.response_complete:
+            return
+        endpoint = self.connection.endpoint
+        if self.refusal is not None:
+            if not (self.reads_on and self.more_body):
+                self._reply(endpoint.refuse(self.refusal))
+        elif not self.more_body and self.head is not None:
+            head, body, self.body = self.head, self.body, b""
+            try:
+                self.request_id = endpoint.submit(head, body, self._reply)
+            except ServiceError as error:
+                self._reply(endpoint.refuse(error, head.request_id))
+
+    def _reply(self, reply: Reply) -> None:
+        self.response_complete = True
+        if not self.is_gone:
+            self.connection.send(reply, self)
