@@ -35,6 +35,7 @@ MAX_FILES = 65_536
 """More than there are ports for connections to one server."""
 
 _TURN_S = 0.001
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class CannotConnect(BatcherError):
@@ -106,6 +107,7 @@ def run(plan: Plan, *, progress: Progress | None = None, actions: Sequence[Actio
     """
     samples = draw_schedule(plan)
     raise_file_limit()
+    handlers = {number: signal.getsignal(number) for number in _ENDING_SIGNALS}
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -115,6 +117,9 @@ def run(plan: Plan, *, progress: Progress | None = None, actions: Sequence[Actio
     finally:
         gc.enable()
         gc.unfreeze()
+        # uvloop leaves its own behind, and then nothing would end a sweep between two of its runs.
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def raise_file_limit() -> None:
@@ -205,6 +210,6 @@ def _stop_on_signals(turner: Turner) -> list[int]:
         turner.stop()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING_SIGNALS:
         loop.add_signal_handler(number, stop, number)
     return received
