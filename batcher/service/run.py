@@ -12,7 +12,7 @@ import msgspec
 
 from batcher.config import HttpConfig
 from batcher.core.effects import Answer
-from batcher.errors import InvalidRequest, RequestTooLarge, ServerFault, ServiceError, ShuttingDown
+from batcher.errors import InvalidRequest, RequestTimeout, RequestTooLarge, ServerFault, ServiceError, ShuttingDown
 from batcher.service import log
 from batcher.service.auth import Caller, Keys
 from batcher.service.driver import Driver, End
@@ -100,5 +100,6 @@ class RunEndpoint:
 
 
 def _error_reply(error: ServiceError, request_id: str) -> Reply:
-    closes = isinstance(error, ShuttingDown)
+    # The rest of such a body would be in the way of the next request.
+    closes = isinstance(error, ShuttingDown | RequestTimeout | RequestTooLarge)
     return Reply(error.status, encode_error(error, request_id), request_id, error_headers(error), closes)

@@ -37,9 +37,12 @@ class RunAsgi:
         try:
             async with asyncio.timeout(self._body_timeout_s):
                 body = await self._read(receive)
+            return await self._wait(head, body, receive)
         except TimeoutError:
-            raise RequestTimeout(f"the request did not arrive within {self._body_timeout_s:g} s") from None
-        return await self._wait(head, body, receive)
+            error: ServiceError = RequestTimeout(f"the request did not arrive within {self._body_timeout_s:g} s")
+        except ServiceError as caught:
+            error = caught
+        return self._endpoint.refuse(error, head.request_id)
 
     async def _read(self, receive: Receive) -> bytes:
         body = bytearray()
