@@ -55,9 +55,10 @@ def check_seeds(first_seed: int, num_seeds: int, create: Callable[..., Dispatche
     return SwarmReport(first_seed, num_seeds, tuple(broken), dict(outcomes), dict(batches), dict(faults))
 
 
-def swarm(first_seed: int, num_seeds: int, *, num_processes: int = 1) -> Iterator[SwarmReport]:
+def swarm(first_seed: int, num_seeds: int, *, num_processes: int = 1, chunk: int = CHUNK) -> Iterator[SwarmReport]:
     """Reports of the chunks, in order of their seeds."""
-    chunks = [(seed, min(CHUNK, first_seed + num_seeds - seed)) for seed in range(first_seed, first_seed + num_seeds, CHUNK)]
+    end = first_seed + num_seeds
+    chunks = [(seed, min(chunk, end - seed)) for seed in range(first_seed, end, chunk)]
     if num_processes == 1 or len(chunks) == 1:
         yield from (check_seeds(*chunk) for chunk in chunks)
         return

@@ -20,6 +20,9 @@ from batcher.types import Outcome, Request, WorkerFault
 _STALL_S = 0.02
 """A tick that is later than this followed a stall, for which the workers are excused."""
 
+_LEAVES_WITHIN_S = 2.0
+"""Callers who leave do so before this: nearly all would have been answered by then."""
+
 
 def run_batch(inputs: list[str]) -> list[str]:
     """What every simulated worker computes."""
@@ -108,7 +111,7 @@ class World:
         if effects or self._watcher is not None:
             self._perform(effects)
         if self._has_cancels and self._faults.happens(self._faults.plan.cancels):
-            leaves_at = now + self._faults.portion(min(request.deadline_at - now, 2.0))
+            leaves_at = now + self._faults.portion(min(request.deadline_at - now, _LEAVES_WITHIN_S))
             self._loop.call_at(leaves_at, self.cancel, request)
 
     def submit(self, request: Request) -> None:
