@@ -23,7 +23,7 @@ from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, Overloaded, RequestTimeout, RequestTooLarge, ServiceError, ShuttingDown
 from batcher.service.run import RunEndpoint
 from batcher.service.run_cycle import RunCycle
-from batcher.service.wire import Reply, declared_length, encode_response
+from batcher.service.wire import Reply, declared_length, encode_response, find_request_id
 
 _HOT_URL = b"/v1/run"
 
@@ -139,9 +139,11 @@ class FastPathProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             return
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        cycle = self.cycle = RunCycle(self, keep_alive=keep_alive, expects_continue=self.expect_100_continue)
+        own_id = find_request_id(self.headers)
+        cycle = RunCycle(self, keep_alive=keep_alive, expects_continue=self.expect_100_continue, own_id=own_id)
+        self.cycle = cycle
         try:
-            cycle.head = self.endpoint.authenticate(self.headers)
+            cycle.caller = self.endpoint.authenticate(self.headers)
             if self.parser.should_upgrade():  # The parser skips the body of such a request.
                 raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:

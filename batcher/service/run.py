@@ -8,24 +8,14 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-import msgspec
-
 from batcher.config import HttpConfig
 from batcher.core.effects import Answer
-from batcher.errors import InvalidRequest, RequestTimeout, RequestTooLarge, ServerFault, ServiceError, ShuttingDown
+from batcher.errors import InvalidRequest, RequestTooLarge, ServerFault, ServiceError, ShuttingDown
 from batcher.service import log
 from batcher.service.auth import Caller, Keys
 from batcher.service.driver import Driver, End
 from batcher.service.meters import Meters
-from batcher.service.wire import Reply, accept_request_id, decode_run, encode_error, encode_run, error_headers
-
-
-class Head(msgspec.Struct, frozen=True):
-    """What the headers told: who calls, and the id that the caller chose."""
-
-    caller: Caller
-    request_id: str | None
-
+from batcher.service.wire import Reply, decode_run, encode_error, encode_run, error_headers
 
 OnReply: TypeAlias = Callable[[Reply], None]
 
@@ -42,10 +32,9 @@ class RunEndpoint:
         self._id_prefix = f"req_{os.urandom(5).hex()}"
         self._num_refused = 0
 
-    def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Head:
+    def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """Judges a request by its headers (names in lower case). Raises ServiceError: 401 before anything, 400 or 413."""
         key = bearer = encoding = b""
-        request_id = None
         length = 0
         for name, value in headers:
             if name == b"x-api-key":
@@ -53,43 +42,43 @@ class RunEndpoint:
             elif name == b"authorization":
                 bearer = value
             elif name == b"content-length":
-                length = int(value)  # The parser has let only digits through.
-            elif name == b"x-request-id":
-                request_id = accept_request_id(value)
+                length = int(value) if value.isdigit() else 0
             elif name == b"content-encoding":
                 encoding = value
         if not key and bearer[:7].lower() == b"bearer ":
             key = bearer[7:].strip()
-        head = Head(self._keys.find(key), request_id)
+        caller = self._keys.find(key)
         if encoding and encoding.lower() != b"identity":
             raise InvalidRequest("the body must not be compressed")
         self.check_length(length)
-        return head
+        return caller
 
     def check_length(self, num_bytes: int) -> None:
         """Raises RequestTooLarge. Also asked while a body of unknown length comes in."""
         if num_bytes > self.max_body_bytes:
             raise RequestTooLarge(f"the body is larger than {self.max_body_bytes} bytes")
 
-    def submit(self, head: Head, body: bytes | bytearray, on_reply: OnReply) -> int:
+    def submit(self, caller: Caller, body: bytes | bytearray, on_reply: OnReply, *, own_id: str | None = None) -> int:
         """Sends a request on its way; `on_reply` is called once, perhaps at once. Returns the id to `cancel` it by.
+
+        `own_id` is the id that the caller chose, to be repeated in the reply.
 
         Raises InvalidRequest, and then nothing was sent.
         """
         input_ = decode_run(body).input
-        return self._driver.submit(head.caller, input_, len(body), lambda end: on_reply(self._reply(end, head.request_id)))
+        return self._driver.submit(caller, input_, len(body), lambda end: on_reply(self._reply(end, own_id)))
 
-    def cancel(self, head: Head, request_id: int) -> None:
-        self._driver.cancel(head.caller.tier, request_id)
+    def cancel(self, caller: Caller, request_id: int) -> None:
+        self._driver.cancel(caller.tier, request_id)
 
-    def refuse(self, error: ServiceError, request_id: str | None = None) -> Reply:
+    def refuse(self, error: ServiceError, own_id: str | None = None) -> Reply:
         """The reply to a request that never got an id of its own."""
         self._meters.invalid += 1
         self._num_refused += 1
-        return _error_reply(error, request_id or f"{self._id_prefix}_x{self._num_refused}")
+        return _error_reply(error, own_id or f"{self._id_prefix}_x{self._num_refused}")
 
-    def _reply(self, end: End, request_id: str | None) -> Reply:
-        request_id = request_id or f"{self._id_prefix}_{end.request.id}"
+    def _reply(self, end: End, own_id: str | None) -> Reply:
+        request_id = own_id or f"{self._id_prefix}_{end.request.id}"
         if isinstance(end, Answer):
             try:
                 return Reply(200, encode_run(request_id, end.request.input, end.output), request_id, _NO_HEADERS)
@@ -100,6 +89,5 @@ class RunEndpoint:
 
 
 def _error_reply(error: ServiceError, request_id: str) -> Reply:
-    # The rest of such a body would be in the way of the next request.
-    closes = isinstance(error, ShuttingDown | RequestTimeout | RequestTooLarge)
+    closes = isinstance(error, ShuttingDown)
     return Reply(error.status, encode_error(error, request_id), request_id, error_headers(error), closes)

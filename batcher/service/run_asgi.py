@@ -9,8 +9,9 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from batcher.errors import RequestTimeout, ServiceError
-from batcher.service.run import Head, RunEndpoint
-from batcher.service.wire import Reply
+from batcher.service.auth import Caller
+from batcher.service.run import RunEndpoint
+from batcher.service.wire import Reply, find_request_id
 
 
 class _Disconnected(Exception):
@@ -28,21 +29,18 @@ class RunAsgi:
         except _Disconnected:
             return
         except ServiceError as error:
-            reply = self._endpoint.refuse(error)
+            reply = self._endpoint.refuse(error, find_request_id(scope["headers"]))
         for message in messages(reply):
             await send(message)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
-        head = self._endpoint.authenticate(scope["headers"])
+        caller = self._endpoint.authenticate(scope["headers"])
         try:
             async with asyncio.timeout(self._body_timeout_s):
                 body = await self._read(receive)
-            return await self._wait(head, body, receive)
         except TimeoutError:
-            error: ServiceError = RequestTimeout(f"the request did not arrive within {self._body_timeout_s:g} s")
-        except ServiceError as caught:
-            error = caught
-        return self._endpoint.refuse(error, head.request_id)
+            raise RequestTimeout(f"the request did not arrive within {self._body_timeout_s:g} s") from None
+        return await self._wait(caller, body, receive, own_id=find_request_id(scope["headers"]))
 
     async def _read(self, receive: Receive) -> bytes:
         body = bytearray()
@@ -56,10 +54,10 @@ class RunAsgi:
             more_body = message.get("more_body", False)
         return bytes(body)
 
-    async def _wait(self, head: Head, body: bytes, receive: Receive) -> Reply:
+    async def _wait(self, caller: Caller, body: bytes, receive: Receive, *, own_id: str | None) -> Reply:
         """The reply, or _Disconnected if the client leaves before it; then its place is given back."""
         answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        request_id = self._endpoint.submit(head, body, answered.set_result)
+        request_id = self._endpoint.submit(caller, body, answered.set_result, own_id=own_id)
         gone = asyncio.ensure_future(receive())
         try:
             waited: set[asyncio.Future[Any]] = {answered, gone}
@@ -70,7 +68,7 @@ class RunAsgi:
         finally:
             gone.cancel()
             if not answered.done():
-                self._endpoint.cancel(head, request_id)
+                self._endpoint.cancel(caller, request_id)
 
 
 def messages(reply: Reply) -> tuple[Message, Message]:

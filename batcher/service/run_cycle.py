@@ -8,7 +8,8 @@ its turn, and writes.
 from typing import Protocol
 
 from batcher.errors import ServiceError
-from batcher.service.run import Head, RunEndpoint
+from batcher.service.auth import Caller
+from batcher.service.run import RunEndpoint
 from batcher.service.wire import Reply
 
 
@@ -20,36 +21,40 @@ class Connection(Protocol):
 
 
 class RunCycle:
-    """`head` is None once the request is refused, with `refusal` the reason; `reads_on` says that its body is read even so.
+    """`caller` is None once the request is refused, with `refusal` the reason; `reads_on` says that its body is read even so.
 
-    `request_id` is what the dispatcher knows it by while it has it.
+    `own_id` is the id that the caller chose, if any; `request_id` what the dispatcher knows it by while it has it.
     """
 
     __slots__ = (
         "body",
+        "caller",
         "connection",
         "expects_continue",
-        "head",
         "is_gone",
         "is_started",
         "keep_alive",
         "more_body",
+        "own_id",
         "reads_on",
         "refusal",
         "request_id",
         "response_complete",
     )
 
-    def __init__(self, connection: Connection, *, keep_alive: bool, expects_continue: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, *, keep_alive: bool, expects_continue: bool = False, own_id: str | None = None
+    ) -> None:
         self.connection = connection
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
+        self.own_id = own_id
         self.body: bytes | bytearray = b""
         self.more_body = True
         self.is_started = False
         self.is_gone = False
         self.response_complete = False
-        self.head: Head | None = None
+        self.caller: Caller | None = None
         self.refusal: ServiceError | None = None
         self.reads_on = False
         self.request_id: int | None = None
@@ -63,7 +68,7 @@ class RunCycle:
 
     def refuse(self, error: ServiceError, *, reads_on: bool = False) -> None:
         """To be refused when it is its turn, after the rest of the body if that is read on."""
-        self.head, self.refusal, self.reads_on, self.body = None, error, reads_on, b""
+        self.caller, self.refusal, self.reads_on, self.body = None, error, reads_on, b""
         self._advance()
 
     def feed(self, data: bytes) -> None:
@@ -88,8 +93,8 @@ class RunCycle:
     def hang_up(self) -> None:
         """The client is gone: its place is given back."""
         self.is_gone = True
-        if self.request_id is not None and self.head is not None and not self.response_complete:
-            self.connection.endpoint.cancel(self.head, self.request_id)
+        if self.request_id is not None and self.caller is not None and not self.response_complete:
+            self.connection.endpoint.cancel(self.caller, self.request_id)
         self.response_complete = True
 
     def _advance(self) -> None:
@@ -99,13 +104,13 @@ class RunCycle:
         endpoint = self.connection.endpoint
         if self.refusal is not None:
             if not (self.reads_on and self.more_body):
-                self._reply(endpoint.refuse(self.refusal))
-        elif not self.more_body and self.head is not None:
-            head, body, self.body = self.head, self.body, b""
+                self._reply(endpoint.refuse(self.refusal, self.own_id))
+        elif not self.more_body and self.caller is not None:
+            body, self.body = self.body, b""
             try:
-                self.request_id = endpoint.submit(head, body, self._reply)
+                self.request_id = endpoint.submit(self.caller, body, self._reply, own_id=self.own_id)
             except ServiceError as error:
-                self._reply(endpoint.refuse(error, head.request_id))
+                self._reply(endpoint.refuse(error, self.own_id))
 
     def _reply(self, reply: Reply) -> None:
         self.response_complete = True

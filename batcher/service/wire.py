@@ -95,9 +95,12 @@ def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def accept_request_id(value: bytes) -> str | None:
-    """The caller's own request id if it is safe to repeat in headers, bodies and logs; else None."""
-    return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else None
+def find_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The caller's own x-request-id if it is safe to repeat in headers, bodies and logs; else None."""
+    for name, value in headers:
+        if name == b"x-request-id":
+            return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else None
+    return None
 
 
 def declared_length(headers: Iterable[tuple[bytes, bytes]]) -> float:
