@@ -222,7 +222,7 @@ class Checkers:
         self._note(("lost", worker_id, incarnation), now=now)
         self._books.was_lost(worker_id, incarnation)
 
-    def completed(self, batch_id: int, attempt: int, outputs: list[object], *, now: float) -> None:
+    def completed(self, batch_id: int, attempt: int, outputs: Sequence[object], *, now: float) -> None:
         self._note(("complete", batch_id, attempt, len(outputs)), now=now)
         self._books.completed(batch_id, attempt, outputs)
 

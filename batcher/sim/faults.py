@@ -29,7 +29,7 @@ class RunFate(Enum):
     HANGS = auto()
     """It never answers."""
     ANSWERS_LATE = auto()
-    """It answers long after the worker was given up: the late word of a superseded attempt."""
+    """It answers, raises or dies after the worker was given up: the late word of a superseded attempt."""
     BAD_OUTPUT = auto()
     """It answers with the wrong number or type of outputs."""
 

@@ -4,7 +4,7 @@ The core is the very code that the service runs; a simulator that re-implements 
 (microsoft/vidur). What the shell does with a request is here in the same order: the gate is asked, then the dispatcher.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class Watcher(Protocol):
     def drained(self, *, now: float) -> None: ...
     def became_ready(self, worker_id: int, incarnation: int, *, now: float) -> None: ...
     def was_lost(self, worker_id: int, incarnation: int, *, now: float) -> None: ...
-    def completed(self, batch_id: int, attempt: int, outputs: list[object], *, now: float) -> None: ...
+    def completed(self, batch_id: int, attempt: int, outputs: Sequence[object], *, now: float) -> None: ...
     def raised(self, batch_id: int, attempt: int, *, now: float) -> None: ...
     def ticked(self, *, now: float) -> None: ...
     def performs(self, effects: Effects, *, now: float) -> None:
@@ -48,7 +48,8 @@ class Watcher(Protocol):
 class World:
     """A gate, a dispatcher, and workers that obey the faults.
 
-    `_incarnations` holds the incarnation that lives on each worker, `_departures` when the batch that runs there left.
+    `_incarnations` holds the incarnation that lives on each worker, `_departures` when the batch that runs there left,
+    `_sleepers` the batches that run until they are given up, and are heard of then.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class World:
         self._watcher = watcher
         self._incarnations: dict[int, int] = {}
         self._departures: dict[int, float] = {}
+        self._sleepers: dict[int, RunBatch] = {}
         self._has_cancels = faults.plan.cancels > 0.0
         self.next_deadline = dispatcher.next_deadline
 
@@ -179,7 +181,7 @@ class World:
         elif fate is StartFate.LATE:
             self._loop.call_at(self._loop.now + 1.1 * self._start_timeout_s, self._become_ready, *worker, True)
         elif fate is StartFate.FAILS:
-            self._loop.call_at(ready_at, self._lose, *worker, WorkerFault.NOT_STARTED)
+            self._loop.call_at(ready_at, self._lose, *worker, WorkerFault.NOT_STARTED, False)
 
     def _stop_worker(self, effect: StopWorker) -> None:
         departed_at = self._departures.pop(effect.worker_id, None)
@@ -187,6 +189,11 @@ class World:
             self._recorder.landed(departed_at=departed_at, now=self._loop.now)
         self._incarnations.pop(effect.worker_id, None)
         self._recorder.lost(effect.fault)
+        sleeper = self._sleepers.pop(effect.worker_id, None)
+        if sleeper is not None:
+            # Soon, while the next attempt runs.
+            wakes_at = self._loop.now + self._faults.portion(2.0 * self._latency.expected_s(len(sleeper.requests)))
+            self._loop.call_at(wakes_at, self._speak_late, sleeper)
 
     def _run_batch(self, effect: RunBatch) -> None:
         loop, faults = self._loop, self._faults
@@ -201,11 +208,11 @@ class World:
             loop.call_at(now + duration_s * faults.choose(2), self.cancel, member)
         if fate is RunFate.DIES or any(word.startswith(KILLER) for word in words):
             dies_at = now + faults.portion(duration_s)
-            loop.call_at(dies_at, self._lose, effect.worker_id, effect.incarnation, WorkerFault.DIED)
+            loop.call_at(dies_at, self._lose, effect.worker_id, effect.incarnation, WorkerFault.DIED, False)
         elif fate is RunFate.ANSWERS_LATE:
-            loop.call_at(now + duration_s * (2.0 + faults.portion(8.0)), self._complete, effect, run_batch(words), True)
+            self._sleepers[effect.worker_id] = effect
         elif any(word.startswith(POISON) for word in words):
-            loop.call_at(now + faults.portion(duration_s), self._raise, effect)
+            loop.call_at(now + faults.portion(duration_s), self._raise, effect, False)
         elif fate is RunFate.BAD_OUTPUT:
             loop.call_at(now + duration_s, self._complete, effect, faults.bad_outputs(run_batch(words)), False)
         elif fate is RunFate.ANSWERS:
@@ -223,8 +230,8 @@ class World:
                 self._watcher.became_ready(worker_id, incarnation, now=now)
             self._perform(self._dispatcher.worker_ready(worker_id, incarnation, now=now))
 
-    def _lose(self, worker_id: int, incarnation: int, fault: WorkerFault) -> None:
-        if not self._lives(worker_id, incarnation):
+    def _lose(self, worker_id: int, incarnation: int, fault: WorkerFault, is_late: bool) -> None:
+        if not self._lives(worker_id, incarnation) and not is_late:
             return
         num_reports = 2 if self._faults.happens(self._faults.plan.echoes) else 1
         now = self._loop.now
@@ -236,10 +243,20 @@ class World:
     def _die_by_itself(self) -> None:
         living = list(self._incarnations.items())
         if living:
-            self._lose(*living[self._faults.choose(len(living))], WorkerFault.DIED)
+            self._lose(*living[self._faults.choose(len(living))], WorkerFault.DIED, False)
 
-    def _complete(self, effect: RunBatch, outputs: list[object], is_late: bool) -> None:
-        """The run returned. A late one speaks even though its worker was given up."""
+    def _speak_late(self, effect: RunBatch) -> None:
+        """A worker that was given up says something of its run after all."""
+        kind = self._faults.choose(3)
+        if kind == 0:
+            self._complete(effect, run_batch([request.input for request in effect.requests]), True)
+        elif kind == 1:
+            self._raise(effect, True)
+        else:
+            self._lose(effect.worker_id, effect.incarnation, WorkerFault.DIED, True)
+
+    def _complete(self, effect: RunBatch, outputs: Sequence[object], is_late: bool) -> None:
+        """The run returned. A late word is spoken though its worker was given up."""
         if not self._land(effect) and not is_late:
             return
         now = self._loop.now
@@ -247,12 +264,13 @@ class World:
             self._watcher.completed(effect.batch_id, effect.attempt, outputs, now=now)
         self._perform(self._dispatcher.complete(effect.batch_id, effect.attempt, outputs, now=now))
 
-    def _raise(self, effect: RunBatch) -> None:
-        if self._land(effect):
-            now = self._loop.now
-            if self._watcher is not None:
-                self._watcher.raised(effect.batch_id, effect.attempt, now=now)
-            self._perform(self._dispatcher.fail(effect.batch_id, effect.attempt, now=now))
+    def _raise(self, effect: RunBatch, is_late: bool) -> None:
+        if not self._land(effect) and not is_late:
+            return
+        now = self._loop.now
+        if self._watcher is not None:
+            self._watcher.raised(effect.batch_id, effect.attempt, now=now)
+        self._perform(self._dispatcher.fail(effect.batch_id, effect.attempt, now=now))
 
     def _land(self, effect: RunBatch) -> bool:
         """Whether the worker that runs the batch still lives; it runs nothing any more."""

@@ -209,7 +209,7 @@ def first_broken_law(create: Callable[..., Dispatcher]) -> str:
         (Undead, "a request has one end"),
         (Deaf, "cancel tells whether the request was live"),
         (Rearming, "nobody waits longer than the timeout while a worker is free"),
-        (Credulous, "a late word changes nothing"),
+        (Credulous, "an answer comes of the run that just returned"),
         (Favouring, "a worker runs one batch at a time"),
         (Blaming, "only a poison input is refused as one"),
         (Unforgiving, "a worker is given up once"),

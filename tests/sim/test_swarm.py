@@ -9,8 +9,8 @@ NUM_SEEDS = 250
 
 FOUND = {
     55: "A stalled loop heard of a free worker before it ticked, and sent it a request whose deadline had passed.",
-    56: "A stalled loop read an answer before it ticked, and told it to a caller whose deadline had passed.",
     95: "Many were answered and few came: deadlines that were called off piled up beyond the bound that the core states.",
+    141: "A stalled loop read an answer before it ticked, and told it to a caller whose deadline had passed.",
 }
 """Seeds that broke a law once, each with its story."""
 
