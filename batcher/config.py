@@ -7,6 +7,7 @@ A component receives its own slice and never the whole. Whoever builds a struct 
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from ipaddress import ip_address
 from math import isfinite
 
 import msgspec
@@ -97,6 +98,9 @@ class DispatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require_between("batch_timeout", self.batch_timeout_s, 0.0, 60.0, "seconds")
         _require_between("service_time", self.service_time_s, 0.0001, 3600.0, "seconds")
         _require_between("max_waiting", self.max_waiting, 1, 1_000_000, "requests")
+        if self.policy is PolicyName.STATIC:
+            expected = "at least twice max_batch_size for the static policy, for one tenant may fill half of the queue"
+            _require(self.max_waiting >= 2 * self.max_batch_size, "max_waiting", self.max_waiting, expected)
         _require_between("max_waiting_bytes", self.max_waiting_bytes, 1, 2**40, "bytes")
         _require_between("max_attempts", self.max_attempts, 1, 10)
         _require_between("hang_factor", self.hang_factor, 1.0, 100.0)
@@ -162,4 +166,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_loopback(self) -> bool:
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        try:
+            return self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -14,6 +14,7 @@
         ├── Expired                the deadline passed before an answer         504    timeout_error
         └── ServerFault            our side broke                               500    api_error
             ├── InputFailed        run_batch raised on this very input
+            ├── BatchFailed        run_batch raised on its batch, and nobody could look for the input that is to blame
             ├── WorkerFailed       every attempt lost its worker
             └── BadOutput          run_batch broke its contract on every attempt
 
@@ -105,6 +106,10 @@ class InputFailed(ServerFault):
     """`run_batch` raised on this input alone, so the same input would fail again."""
 
     is_retryable = False
+
+
+class BatchFailed(ServerFault):
+    """`run_batch` raised on the request's batch, and the retry budget left no search for the culprit."""
 
 
 class WorkerFailed(ServerFault):

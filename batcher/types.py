@@ -51,6 +51,8 @@ class WorkerFault(StrEnum):
     """It passed the deadline of its batch."""
     BAD_OUTPUT = "bad_output"
     """It answered with the wrong number or type of outputs."""
+    RAISING = "raising"
+    """Every batch that it gets raises, while other workers succeed."""
     NOT_STARTED = "not_started"
     """It could not be started, or did not become ready in time."""
 

@@ -141,9 +141,7 @@ class Driver:
 
     def batch_completed(self, batch: RunBatch, outputs: object, run_s: float) -> None:
         self._meters.run_s.observe(run_s)
-        # What is no list has no outputs, and the dispatcher says so.
-        checked = outputs if isinstance(outputs, list | tuple) else ()
-        effects = self._dispatcher.complete(batch.batch_id, batch.attempt, checked, now=self._read_clock())
+        effects = self._dispatcher.complete(batch.batch_id, batch.attempt, outputs, now=self._read_clock())
         self._perform(effects, run_s=run_s)
 
     def batch_failed(self, batch: RunBatch) -> None:

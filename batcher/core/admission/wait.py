@@ -11,8 +11,8 @@ from math import exp, inf
 _TIME_CONSTANT_S = 1.0
 """The memory of a measured rate: long beside a batch, short beside the budget of a caller who would retry."""
 
-_MIN_SHARE = 0.01
-"""A tier never counts on less than this share of capacity, so that an estimate is finite while a worker is ready."""
+_MIN_SHARE = 0.02
+"""What a tier can count on in any case: one slot of fifty (see the starving in `core.dispatch.tiers`)."""
 
 
 class ArrivalRate:

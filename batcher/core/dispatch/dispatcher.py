@@ -10,7 +10,6 @@ It decides and never acts: every input returns effects for its shell to perform.
 - A worker's late word (an older incarnation, a superseded attempt) changes nothing.
 """
 
-from collections.abc import Sequence
 from itertools import count
 from math import inf
 
@@ -22,7 +21,7 @@ from batcher.core.dispatch.retry import Retries
 from batcher.core.dispatch.service_time import ServiceTime
 from batcher.core.dispatch.statistics import Counters, DispatchStatistics, gather
 from batcher.core.dispatch.tiers import Tiers
-from batcher.core.dispatch.verdicts import are_outputs, expired, no_room, why_lost, why_raised
+from batcher.core.dispatch.verdicts import describe_outputs, expired, no_room, read_outputs, why_lost, why_raised
 from batcher.core.dispatch.workers import Worker, Workers, WorkerState
 from batcher.core.effects import NOTHING, Answer, Effect, Effects, Refuse, RunBatch, StartWorker, StopWorker
 from batcher.errors import ServiceError
@@ -153,24 +152,27 @@ class Dispatcher:
         self._dispatch(effects, now=now)
         return effects
 
-    def complete(self, batch_id: int, attempt: int, outputs: Sequence[object], *, now: float) -> Effects:
-        """`run_batch` returned. Outputs of the wrong number or type are the worker's fault and reach nobody."""
+    def complete(self, batch_id: int, attempt: int, outputs: object, *, now: float) -> Effects:
+        """`run_batch` returned this. Outputs of the wrong number or type are the worker's fault and reach nobody."""
         flight = self._inflight.find(batch_id, attempt)
         if flight is None:
             self._counters.num_late += 1
             return NOTHING
         effects: list[Effect] = []
         answers: list[Answer] = []
-        if are_outputs(outputs, len(flight.batch.requests)):
-            self._service_time.observe(now - flight.departed_at)
+        self._expire(effects, now=now)
+        worker = self._workers[flight.worker_id]
+        texts = read_outputs(outputs, len(flight.batch.requests))
+        if texts is None:
+            self._counters.num_bad_outputs += 1
+            self._lose(worker, WorkerFault.BAD_OUTPUT, effects, now=now, returned=describe_outputs(outputs))
+        else:
+            self._service_time.observe(now - flight.departed_at, is_first=not worker.has_completed)
             self._land(flight, has_succeeded=True)
-            for request, output in zip(flight.batch.requests, outputs, strict=True):
+            for request, text in zip(flight.batch.requests, texts, strict=True):
                 if request.id in self._live:
                     self._live.close(request)
-                    answers.append(Answer(request, output, flight.departed_at))  # type: ignore[arg-type]
-        else:
-            self._counters.num_bad_outputs += 1
-            self._lose(self._workers[flight.worker_id], WorkerFault.BAD_OUTPUT, effects, now=now, num_outputs=len(outputs))
+                    answers.append(Answer(request, text, flight.departed_at))
         # The worker's next batch first: a GPU that waits for answers to be written costs more than they do.
         self._dispatch(effects, now=now)
         return [*effects, *answers]
@@ -182,8 +184,12 @@ class Dispatcher:
             self._counters.num_late += 1
             return NOTHING
         self._counters.num_raised += 1
-        self._land(flight, has_succeeded=False)
         effects: list[Effect] = []
+        self._expire(effects, now=now)
+        self._land(flight, has_succeeded=False)
+        worker = self._workers[flight.worker_id]
+        if self._workers.is_to_blame(worker):
+            self._lose(worker, WorkerFault.RAISING, effects, now=now)
         remaining = self._live.still_live(flight.batch.requests)
         if remaining and not self._retries.park_after_raise(flight.batch, remaining):
             self._refuse_all(remaining, why_raised(flight.batch), effects)
@@ -197,10 +203,7 @@ class Dispatcher:
     def tick(self, *, now: float) -> Effects:
         """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave."""
         effects: list[Effect] = []
-        for request in self._live.close_due(now=now):
-            if self._tiers.is_waiting(request):
-                self._tiers.remove(request)
-            effects.append(expired(request))
+        self._expire(effects, now=now)
         for worker in self._workers.pop_due(now=now):
             if worker.state is WorkerState.RESTING:
                 self._workers.restart(worker, now=now)
@@ -229,33 +232,30 @@ class Dispatcher:
 
     def _dispatch(self, effects: list[Effect], *, now: float) -> None:
         """Sends batches while one may leave and a worker is free."""
+        self._expire(effects, now=now)
         while self._next_departure_at() <= now:
-            batch = self._next_again() if self._retries else self._next_fresh(now=now)
-            if batch is None:
-                continue
+            is_canary = self._workers.is_on_probation(self._workers.next_free())
+            max_size = 1 if is_canary else self._policy.max_batch_size
+            if self._retries:
+                batch = self._retries.pop(self._live, max_size=max_size)
+                if batch is None:
+                    continue
+            else:
+                batch = self._next_fresh(max_size, now=now)
             worker = self._workers.assign(longest_s=self._service_time.longest_s, now=now)
             self._inflight.add(Flight(batch, worker.id, now))
             self._counters.count_departure(batch)
             effects.append(RunBatch(worker.id, worker.incarnation, batch.id, batch.attempt, batch.requests, batch.reason))
 
-    def _next_again(self) -> Batch | None:
-        """The next batch that must run again, less the members that ended meanwhile."""
-        batch = self._retries.pop()
-        requests = self._live.still_live(batch.requests)
-        return Batch(batch.id, batch.attempt, requests, batch.reason) if requests else None
-
-    def _next_fresh(self, *, now: float) -> Batch:
+    def _next_fresh(self, max_size: int, *, now: float) -> Batch:
         """Chooses now who leaves now."""
         reason = BatchReason.DRAIN if self._is_draining else self._policy.reason(self._load, now=now)
-        is_canary = self._workers.is_on_probation(self._workers.next_free())
-        requests = self._tiers.take(1 if is_canary else self._policy.max_batch_size)
+        requests = self._tiers.take(max_size, now=now)
         self._policy.departed(self._load, now=now)
         self._retries.budget.deposit()
         return Batch(next(self._batch_ids), 1, requests, reason)
 
-    def _lose(
-        self, worker: Worker, fault: WorkerFault, effects: list[Effect], *, now: float, num_outputs: int | None = None
-    ) -> None:
+    def _lose(self, worker: Worker, fault: WorkerFault, effects: list[Effect], *, now: float, returned: str = "") -> None:
         effects.append(StopWorker(worker.id, worker.incarnation, fault))
         self._workers.lose(worker, now=now)
         self._counters.faults[fault] += 1
@@ -266,11 +266,18 @@ class Dispatcher:
         batch = flight.batch
         remaining = self._live.still_live(batch.requests)
         if remaining and not self._retries.park_after_loss(batch, remaining):
-            self._refuse_all(remaining, why_lost(batch, fault, num_outputs), effects)
+            self._refuse_all(remaining, why_lost(batch, fault, returned), effects)
 
     def _land(self, flight: Flight, *, has_succeeded: bool) -> None:
         self._inflight.remove(flight)
         self._workers.release(self._workers[flight.worker_id], has_succeeded=has_succeeded)
+
+    def _expire(self, effects: list[Effect], *, now: float) -> None:
+        """First of all: what is past its deadline neither runs nor is answered, however late the tick comes."""
+        for request in self._live.close_due(now=now):
+            if self._tiers.is_waiting(request):
+                self._tiers.remove(request)
+            effects.append(expired(request))
 
     def _refuse_all(self, requests: tuple[Request, ...], error: ServiceError, effects: list[Effect]) -> None:
         for request in requests:

@@ -13,12 +13,13 @@ Both draw on one budget, filled by a share of the fresh batches, so that a backe
 the fleet and not a multiple of it (Finagle's retry budget; tower: tower/src/retry/budget).
 """
 
-from collections import deque
+from bisect import insort
 from collections.abc import Iterator
 from itertools import pairwise
 
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.inflight import Batch
+from batcher.core.dispatch.ledger import Ledger
 from batcher.types import BatchReason, Request
 
 NUM_PARTS = 4
@@ -55,7 +56,7 @@ def split(requests: tuple[Request, ...]) -> list[tuple[Request, ...]]:
 class Retries:
     """The batches that must run again, and the budget they draw on.
 
-    `_parked` holds them, those that should go first in front. It never holds more requests than are live, nor more batches
+    `_parked` holds them, the one with the oldest request first. It never holds more requests than are live, nor more batches
     than requests. `_ids` is where the owner's batch ids come from.
     """
 
@@ -64,7 +65,7 @@ class Retries:
     def __init__(self, config: DispatchConfig, *, ids: Iterator[int]) -> None:
         self._max_attempts = config.max_attempts
         self._ids = ids
-        self._parked: deque[Batch] = deque()
+        self._parked: list[Batch] = []
         self.budget = RetryBudget(ratio=config.retry_ratio, reserve=config.retry_reserve)
         self.num_retries = 0
         self.num_splits = 0
@@ -75,8 +76,17 @@ class Retries:
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._parked)
 
-    def pop(self) -> Batch:
-        return self._parked.popleft()
+    def pop(self, live: Ledger, *, max_size: int) -> Batch | None:
+        """The next batch, less the members that ended meanwhile; None if none is left of it.
+
+        What is over `max_size` stays parked as a batch of its own.
+        """
+        batch = self._parked.pop(0)
+        requests = live.still_live(batch.requests)
+        if len(requests) > max_size:
+            self._park([requests[max_size:]], batch.attempt, batch.reason)
+            requests = requests[:max_size]
+        return Batch(batch.id, batch.attempt, requests, batch.reason) if requests else None
 
     def park_after_loss(self, batch: Batch, remaining: tuple[Request, ...]) -> bool:
         """Parks what is left of a batch whose worker was lost; False when its attempts or the budget are used up."""
@@ -87,7 +97,7 @@ class Retries:
             return False
         self.num_retries += len(parts)
         if len(parts) == 1:
-            self._parked.appendleft(Batch(batch.id, batch.attempt + 1, remaining, BatchReason.RETRY))
+            insort(self._parked, Batch(batch.id, batch.attempt + 1, remaining, BatchReason.RETRY), key=_oldest_at)
         else:
             self._park(parts, batch.attempt + 1, BatchReason.RETRY)
         return True
@@ -104,5 +114,9 @@ class Retries:
         return True
 
     def _park(self, parts: list[tuple[Request, ...]], attempt: int, reason: BatchReason) -> None:
-        """In front, for these are the oldest requests there are, and in order."""
-        self._parked.extendleft(reversed([Batch(next(self._ids), attempt, part, reason) for part in parts]))
+        for part in parts:
+            insort(self._parked, Batch(next(self._ids), attempt, part, reason), key=_oldest_at)
+
+
+def _oldest_at(batch: Batch) -> float:
+    return min(request.arrived_at for request in batch.requests)

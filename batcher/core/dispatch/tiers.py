@@ -6,6 +6,9 @@ deficit is always zero and what remains is: the tenants that wait take turns, on
 arrival. So a tenant that floods makes its own line longer, and any other waits for at most one request of each tenant that
 is before it. A single queue in order of arrival was refused: in it a burst of one key delays everybody.
 
+Strictly means that a lower tier can starve while higher ones fill every batch. So a request that has waited for `MAX_AGE_S`
+is served even then: one slot of each batch goes to the oldest tier that has such a request. Whoever was let in is answered.
+
 Room is bounded in requests and in bytes, and shared by the rule of Choudhury and Hahne ("Dynamic queue length thresholds
 for shared-memory packet switches", 1998, with alpha = 1): a tenant may wait with no more than what is still free. One
 tenant alone fills half of the room, and the other half is there for whoever comes. What a lower tier holds counts as free
@@ -16,6 +19,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from batcher.types import Request
+
+MAX_AGE_S = 1.0
+"""Several times what a queue within its wait budget takes: only the starving are as old."""
 
 
 class _Line:
@@ -181,13 +187,16 @@ class Tiers:
         self.num_bytes -= request.num_bytes
         return request
 
-    def take(self, num: int) -> tuple[Request, ...]:
-        """Removes and returns up to `num` requests: higher tiers first, tenants in turn."""
+    def take(self, num: int, *, now: float) -> tuple[Request, ...]:
+        """Removes and returns up to `num` requests: higher tiers first, tenants in turn, and one slot for the starving."""
         taken: list[Request] = []
+        num_bytes = sum(queue.num_bytes for queue in self._queues)
+        for queue in self._queues[1:]:
+            if num > 1 and not taken and len(queue) and queue.oldest().arrived_at <= now - MAX_AGE_S:
+                queue.take(1, taken)
         for queue in self._queues:
-            num_bytes = queue.num_bytes
             queue.take(num - len(taken), taken)
-            self.num_bytes -= num_bytes - queue.num_bytes
+        self.num_bytes -= num_bytes - sum(queue.num_bytes for queue in self._queues)
         self.num_waiting -= len(taken)
         return tuple(taken)
 

@@ -1,16 +1,26 @@
 """What counts as outputs, and the words in which a request is told why it has none: they name the fault, never an input."""
 
-from collections.abc import Sequence
-
 from batcher.core.dispatch.inflight import Batch
 from batcher.core.effects import Refuse
-from batcher.errors import BadOutput, Expired, InputFailed, Overloaded, ServiceError, WorkerFailed
+from batcher.errors import BadOutput, BatchFailed, Expired, InputFailed, Overloaded, ServiceError, WorkerFailed
 from batcher.types import Outcome, Request, WorkerFault
 
 
-def are_outputs(outputs: Sequence[object], num_inputs: int) -> bool:
-    """Whether `run_batch` kept its contract: one string for each input. Order cannot be seen from here."""
-    return len(outputs) == num_inputs and all(type(output) is str for output in outputs)
+def read_outputs(outputs: object, num_inputs: int) -> list[str] | None:
+    """What `run_batch` returned if it kept its contract, a list of one string for each input; else None.
+
+    A tuple passes; a string does not, though its letters could be counted. Order cannot be seen from here.
+    """
+    if not isinstance(outputs, list | tuple) or len(outputs) != num_inputs:
+        return None
+    return list(outputs) if all(type(output) is str for output in outputs) else None
+
+
+def describe_outputs(outputs: object) -> str:
+    """What came instead: a number or a type, never a text of it."""
+    if not isinstance(outputs, list | tuple):
+        return f"a {type(outputs).__name__} instead of a list"
+    return f"{len(outputs)} outputs"
 
 
 def expired(request: Request) -> Refuse:
@@ -26,13 +36,14 @@ def no_room(request: Request) -> Refuse:
 def why_raised(batch: Batch) -> ServiceError:
     if len(batch.requests) == 1:
         return InputFailed("run_batch raised an exception on this input")
-    return InputFailed(f"run_batch raised on this batch of {len(batch.requests)}, and the retry budget is used up")
+    return BatchFailed(f"run_batch raised on this batch of {len(batch.requests)}, and the retry budget is used up")
 
 
-def why_lost(batch: Batch, fault: WorkerFault, num_outputs: int | None) -> ServiceError:
+def why_lost(batch: Batch, fault: WorkerFault, returned: str) -> ServiceError:
+    """`returned` describes the outputs where they were the fault."""
     if fault is WorkerFault.BAD_OUTPUT:
         return BadOutput(
-            f"run_batch returned {num_outputs} outputs for {len(batch.requests)} inputs, or something that is no string, "
+            f"run_batch returned {returned} for {len(batch.requests)} inputs, or not all of them text, "
             f"on attempt {batch.attempt}"
         )
     return WorkerFailed(f"the worker was lost ({fault}) on attempt {batch.attempt} of this request")

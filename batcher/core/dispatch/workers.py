@@ -21,6 +21,10 @@ _HANG_SLACK_S = 0.1
 """A hang is never called sooner than this after the expected end: shorter pauses come from a busy machine."""
 
 
+_NUM_RAISED_TO_BLAME = 5
+"""Raises in a row that point to the worker: with a tenth of all batches bad, chance makes five of them in 100,000."""
+
+
 class WorkerState(Enum):
     STARTING = auto()
     FREE = auto()
@@ -42,7 +46,7 @@ _NEXT = {
 class Worker:
     """One worker. Only `Workers` changes it."""
 
-    __slots__ = ("has_completed", "id", "incarnation", "num_failures", "state")
+    __slots__ = ("has_completed", "id", "incarnation", "num_failures", "num_raised", "num_successes_before", "state")
 
     def __init__(self, worker_id: int) -> None:
         self.id = worker_id
@@ -50,6 +54,10 @@ class Worker:
         self.state = WorkerState.STARTING
         self.num_failures = 0
         """Failures in a row."""
+        self.num_raised = 0
+        """Batches in a row that raised on it."""
+        self.num_successes_before = 0
+        """Batches that had succeeded anywhere when the first of those raised."""
         self.has_completed = False
         """Whether this incarnation has completed a batch."""
 
@@ -61,7 +69,7 @@ class Workers:
     """All workers. `_free` holds the free ones, the one that has been free longest first; `_due` the one instant each other
     worker is waited for until: its start, its batch, or its rest."""
 
-    __slots__ = ("_all", "_config", "_due", "_free", "num_ready")
+    __slots__ = ("_all", "_config", "_due", "_free", "_num_successes", "num_ready")
 
     def __init__(self, config: DispatchConfig, *, now: float) -> None:
         self._config = config
@@ -70,6 +78,7 @@ class Workers:
         self._due = Deadlines()
         self.num_ready = 0
         """Free or busy: those that can be counted on."""
+        self._num_successes = 0
         for worker in self._all:
             self._due.set(worker.id, now + config.start_timeout_s)
 
@@ -99,6 +108,7 @@ class Workers:
     def ready(self, worker: Worker) -> None:
         self._move(worker, "ready")
         worker.has_completed = False
+        worker.num_raised = 0
         self._due.discard(worker.id)
         self._free.append(worker)
         self.num_ready += 1
@@ -108,7 +118,9 @@ class Workers:
         worker = self._free.popleft()
         self._move(worker, "assign")
         allowance_s = max(longest_s * self._config.hang_factor, longest_s + _HANG_SLACK_S)
-        self._due.set(worker.id, now + (allowance_s if worker.has_completed else self._config.first_batch_timeout_s))
+        if not worker.has_completed:
+            allowance_s = max(allowance_s, self._config.first_batch_timeout_s)
+        self._due.set(worker.id, now + allowance_s)
         return worker
 
     def release(self, worker: Worker, *, has_succeeded: bool) -> None:
@@ -117,16 +129,30 @@ class Workers:
         self._due.discard(worker.id)
         self._free.append(worker)
         if has_succeeded:
-            worker.num_failures = 0
+            self._num_successes += 1
+            worker.num_failures = worker.num_raised = 0
             worker.has_completed = True
+            return
+        if not worker.num_raised:
+            worker.num_successes_before = self._num_successes
+        worker.num_raised += 1
+
+    def is_to_blame(self, worker: Worker) -> bool:
+        """Whether what raises on it is its own fault: so many in a row, while as many batches succeeded elsewhere.
+
+        Where nothing succeeds anywhere the inputs are bad, or the whole backend, and to stop workers would not help.
+        """
+        num_elsewhere = self._num_successes - worker.num_successes_before
+        return worker.num_raised >= _NUM_RAISED_TO_BLAME and num_elsewhere >= _NUM_RAISED_TO_BLAME
 
     def lose(self, worker: Worker, *, now: float) -> None:
         """It failed: rest, longer for each failure in a row."""
-        if worker.state is WorkerState.FREE:
-            self._free.remove(worker)
-        if worker.state is not WorkerState.STARTING:
-            self.num_ready -= 1
+        was = worker.state
         self._move(worker, "lost")
+        if was is WorkerState.FREE:
+            self._free.remove(worker)
+        if was is not WorkerState.STARTING:
+            self.num_ready -= 1
         worker.num_failures += 1
         self._due.set(worker.id, now + self._rest_s(worker))
 
