@@ -1,0 +1,25 @@
+"""Every asynchronous test here runs on uvloop, as the server does, and most of them twice: by each way to the endpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.serving import Gate
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return ("asyncio", {"use_uvloop": True})
+
+
+@pytest.fixture(params=["/v1/run", "/v1/run?by=asgi"], ids=["fast", "asgi"])
+def path(request: pytest.FixtureRequest) -> str:
+    """Where to post: the fast path inside the protocol, or (for a query string) the ASGI app."""
+    way: str = request.param
+    return way
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
