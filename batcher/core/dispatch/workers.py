@@ -46,7 +46,7 @@ _NEXT = {
 class Worker:
     """One worker. Only `Workers` changes it."""
 
-    __slots__ = ("has_completed", "id", "incarnation", "num_failures", "num_raised", "num_successes_before", "state")
+    __slots__ = ("balance_before", "has_completed", "id", "incarnation", "num_failures", "num_raised", "state")
 
     def __init__(self, worker_id: int) -> None:
         self.id = worker_id
@@ -56,8 +56,8 @@ class Worker:
         """Failures in a row."""
         self.num_raised = 0
         """Batches in a row that raised on it."""
-        self.num_successes_before = 0
-        """Batches that had succeeded anywhere when the first of those raised."""
+        self.balance_before = 0
+        """The fleet's balance (see `Workers`) when the first of those raised."""
         self.has_completed = False
         """Whether this incarnation has completed a batch."""
 
@@ -69,7 +69,7 @@ class Workers:
     """All workers. `_free` holds the free ones, the one that has been free longest first; `_due` the one instant each other
     worker is waited for until: its start, its batch, or its rest."""
 
-    __slots__ = ("_all", "_config", "_due", "_free", "_num_successes", "num_ready")
+    __slots__ = ("_all", "_balance", "_config", "_due", "_free", "num_ready")
 
     def __init__(self, config: DispatchConfig, *, now: float) -> None:
         self._config = config
@@ -78,7 +78,8 @@ class Workers:
         self._due = Deadlines()
         self.num_ready = 0
         """Free or busy: those that can be counted on."""
-        self._num_successes = 0
+        self._balance = 0
+        """Batches that succeeded less batches that raised, on any worker."""
         for worker in self._all:
             self._due.set(worker.id, now + config.start_timeout_s)
 
@@ -129,21 +130,22 @@ class Workers:
         self._due.discard(worker.id)
         self._free.append(worker)
         if has_succeeded:
-            self._num_successes += 1
+            self._balance += 1
             worker.num_failures = worker.num_raised = 0
             worker.has_completed = True
             return
         if not worker.num_raised:
-            worker.num_successes_before = self._num_successes
+            worker.balance_before = self._balance
         worker.num_raised += 1
+        self._balance -= 1
 
     def is_to_blame(self, worker: Worker) -> bool:
-        """Whether what raises on it is its own fault: so many in a row, while as many batches succeeded elsewhere.
+        """Whether what raises on it is its own fault: so many in a row, while elsewhere clearly more succeed than raise.
 
-        Where nothing succeeds anywhere the inputs are bad, or the whole backend, and to stop workers would not help.
+        Where much raises everywhere the inputs are bad, or the whole backend, and to stop workers would not help.
         """
-        num_elsewhere = self._num_successes - worker.num_successes_before
-        return worker.num_raised >= _NUM_RAISED_TO_BLAME and num_elsewhere >= _NUM_RAISED_TO_BLAME
+        balance_elsewhere = self._balance - worker.balance_before + worker.num_raised
+        return worker.num_raised >= _NUM_RAISED_TO_BLAME and balance_elsewhere >= _NUM_RAISED_TO_BLAME - 1
 
     def lose(self, worker: Worker, *, now: float) -> None:
         """It failed: rest, longer for each failure in a row."""
