@@ -30,6 +30,9 @@ _HOT_URL = b"/v1/run"
 _MAX_HEAD_BYTES = 65_536
 """Of one request's line and headers, give or take one read: four times what common servers allow."""
 
+_MAX_FRAMING = 8
+"""Bytes on the wire for a byte of body: a chunk of one byte takes six."""
+
 _SMALL_BODY_BYTES = 16_384
 """A refused request with a body up to this is read to its end, so that its connection can go on."""
 
@@ -58,7 +61,7 @@ class FastPathProtocol(HttpToolsProtocol):
         self._is_lingering = False
         self._is_reading = False
         self._is_reading_head = False
-        self._num_head_bytes = 0
+        self._num_bytes = 0
         self._reading_timer: asyncio.TimerHandle | None = None
         self._writing_timer: asyncio.TimerHandle | None = None
 
@@ -98,12 +101,13 @@ class FastPathProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
-        was_reading_head = self._is_reading_head
+        was_reading = self._is_reading
         super().data_received(data)
-        if self._is_reading_head and was_reading_head:
-            self._num_head_bytes += len(data)
-            if self._num_head_bytes > _MAX_HEAD_BYTES:
-                self._refuse_message(RequestTooLarge(f"the headers are larger than {_MAX_HEAD_BYTES} bytes"))
+        if self._is_reading and was_reading:
+            self._num_bytes += len(data)
+            limit = _MAX_HEAD_BYTES if self._is_reading_head else _MAX_HEAD_BYTES + self._http.max_body_bytes * _MAX_FRAMING
+            if self._num_bytes > limit:
+                self._refuse_message(RequestTooLarge(f"the request is larger than {limit} bytes"))
         self._watch_reading()
         if not self._is_reading and not self._cycles and self.timeout_keep_alive_task is None:
             self._arm_keep_alive()
@@ -127,8 +131,12 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._is_reading = self._is_reading_head = True
-        self._num_head_bytes = 0
+        self._num_bytes = 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_reading_head:  # What comes behind a chunked body is nothing we know.
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._is_reading_head = False
