@@ -1,5 +1,7 @@
 """Every asynchronous test here runs on uvloop, as the server does, and most of them twice: by each way to the endpoint."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +25,11 @@ def path(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path / "gate")
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Nothing that a client does is an error of ours."""
+    with caplog.at_level(logging.INFO):
+        yield
+        assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

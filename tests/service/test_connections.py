@@ -9,7 +9,7 @@ from tests.service.errors import check_error
 from tests.service.serving import ASYNC_FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import KEY, Client, chunked, connected, request, run
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
 
 BODY = b'{"input": "hello"}'
 

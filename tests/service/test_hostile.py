@@ -10,7 +10,7 @@ from tests.service.errors import check_error
 from tests.service.serving import ASYNC_FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import KEY, Response, chunked, connected, request, run
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
 
 # Slow
 
@@ -42,9 +42,7 @@ async def test_a_byte_now_and_then_does_not_buy_time(path: str) -> None:
         check_error(reading.result(), 408, "timeout_error")
 
 
-@pytest.mark.parametrize(
-    "sent", [b"P", b"POST /v1/run HTTP/1.1\r\n", b"GET /load HTTP/1.1\r\nhost: a\r\nx: y\r\n"]
-)
+@pytest.mark.parametrize("sent", [b"P", b"POST /v1/run HTTP/1.1\r\n", b"GET /load HTTP/1.1\r\nhost: a\r\nx: y\r\n"])
 async def test_headers_that_do_not_come_in_time_are_given_up(sent: bytes) -> None:
     async with serving(quick(body_timeout=0.03)) as server, connected(server.port) as client:
         check_error(await client.ask(sent), 408, "timeout_error")
@@ -100,9 +98,8 @@ async def test_endless_trailers_are_refused(path: str) -> None:
             client.write(b"x-trailer: " + b"x" * 10_000 + b"\r\n")
             num_sent += 10_000
             await asyncio.sleep(0)
-        client.write(b"\r\n")
-        assert (await reading).status in (400, 413, 431)
         assert num_sent < 20_000_000
+        assert (await reading).status in (400, 413, 431)
 
 
 # Deaf
