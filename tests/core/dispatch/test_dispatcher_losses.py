@@ -69,15 +69,6 @@ def test_a_dead_worker_is_not_chosen_until_it_is_back() -> None:
     assert dispatcher.statistics().workers["free"] == 2
 
 
-def test_a_worker_that_dies_idle_takes_nothing_with_it() -> None:
-    dispatcher = a_dispatcher(num_ready=2)
-
-    assert dispatcher.worker_lost(1, 1, WorkerFault.DIED, now=1.0) == [StopWorker(1, 1, WorkerFault.DIED)]
-
-    assert dispatcher.statistics().counters.faults[WorkerFault.DIED] == 1
-    dispatcher.check()
-
-
 def test_a_worker_that_does_not_start_in_time_is_replaced() -> None:
     dispatcher = a_dispatcher(num_ready=0, start_timeout_s=60.0, restart_backoff_s=0.5)
     assert dispatcher.next_deadline() == 60.0
@@ -157,6 +148,20 @@ def test_a_backend_that_always_dies_costs_a_bounded_share() -> None:
 
     assert len(refusals(played.effects)) == 60
     assert 60 < len(played.calls) <= 60 + 10 + 60 * 0.25
+
+
+def test_fresh_batches_earn_new_retries() -> None:
+    dispatcher = a_dispatcher(num_ready=3, policy="single", retry_reserve=1, retry_ratio=0.5)
+    first = the_run(dispatcher.submit(a_request(1), now=1.0))
+    again = the_run(dispatcher.worker_lost(first.worker_id, 1, WorkerFault.DIED, now=1.1))
+    assert dispatcher.statistics().retry_budget == 0.0
+    dispatcher.complete(again.batch_id, 2, echo(again), now=1.3)
+
+    for request_id in (2, 3):
+        run = the_run(dispatcher.submit(a_request(request_id, arrived_at=2.0), now=2.0))
+        dispatcher.complete(run.batch_id, 1, echo(run), now=2.2)
+
+    assert dispatcher.statistics().retry_budget == 1.0
 
 
 def test_without_any_budget_a_lost_batch_ends_at_once() -> None:

@@ -22,7 +22,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     decides, in any order, now and then twice or late.
     """
 
-    timeout_s = 0.25
+    timeout_s = 0.0625
     dispatcher: Dispatcher
 
     def __init__(self) -> None:
@@ -211,7 +211,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.past)
     @rule(data=st.data(), has_raised=st.booleans())
     def report_late(self, data: st.DataObject, has_raised: bool) -> None:
-        run = data.draw(st.sampled_from(self.past))
+        again = {run.batch_id for run in self.running.values()}
+        run = data.draw(st.sampled_from([run for run in self.past if run.batch_id in again] or self.past))
         if has_raised:
             assert list(self.dispatcher.fail(run.batch_id, run.attempt, now=self.now)) == []
         else:

@@ -259,3 +259,12 @@ def test_after_everything_failed_the_tables_are_empty_and_the_clock_may_rest() -
     statistics = dispatcher.statistics()
     assert (statistics.num_live, statistics.num_parked, statistics.num_inflight, statistics.num_running) == (0, 0, 0, 0)
     dispatcher.check()
+
+
+def test_a_worker_that_dies_idle_takes_nothing_with_it() -> None:
+    dispatcher = a_dispatcher(num_ready=2)
+
+    assert dispatcher.worker_lost(1, 1, WorkerFault.DIED, now=1.0) == [StopWorker(1, 1, WorkerFault.DIED)]
+
+    assert dispatcher.statistics().counters.faults[WorkerFault.DIED] == 1
+    dispatcher.check()

@@ -224,3 +224,18 @@ def test_a_fresh_incarnation_has_completed_nothing() -> None:
 
     assert not worker.has_completed
     assert repr(worker) == "<Worker 0.2 FREE failures=1>"
+
+
+def test_a_stall_of_the_shell_does_not_count_against_workers_that_it_waits_for() -> None:
+    """Their answers may lie unread. A rest goes on meanwhile, and a free worker is waited for by nobody."""
+    workers = some_workers(num_workers=4, num_ready=3, start_timeout_s=60.0, first_batch_timeout_s=20.0, restart_backoff_s=0.5)
+    busy = workers.assign(longest_s=0.2, now=1.0)
+    workers.lose(workers[1], now=1.0)
+
+    workers.excuse(5.0)
+
+    assert workers.pop_due(now=24.0) == [workers[1]]
+    assert workers.pop_due(now=26.0) == [busy]
+    assert workers.pop_due(now=64.0) == []
+    assert workers.pop_due(now=65.0) == [workers[3]]
+    assert workers.pop_due(now=1e9) == []
