@@ -4,7 +4,7 @@ The books stand apart from what they check: they never ask the dispatcher, and k
 An effect that cannot be entered breaks a law: a second end, an answer that is not f(its own input), a batch for a busy worker.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from batcher.core.effects import Answer, Effect, Effects, Refuse, RunBatch, StartWorker, StopWorker
 from batcher.types import MAX_BATCH_SIZE, BatchReason, Outcome, Request
@@ -105,13 +105,13 @@ class Books:
         self._begin(is_late_word=not bench.is_up or bench.incarnation != incarnation)
         self._doomed = None if self._is_late_word else bench
 
-    def completed(self, batch_id: int, attempt: int, outputs: Sequence[object]) -> None:
+    def completed(self, batch_id: int, attempt: int, outputs: object) -> None:
         bench = self._bench_of(batch_id, attempt)
         self._begin(is_late_word=bench is None)
         if bench is None or bench.run is None:
             return
         requests = bench.run.requests
-        if len(outputs) == len(requests) and all(isinstance(output, str) for output in outputs):
+        if isinstance(outputs, list) and list(map(type, outputs)) == [str] * len(requests):
             self._expected = {request.id: bench.departed_at for request in requests if request.id in self.live}
             bench.run = None
             bench.num_failures = 0

@@ -21,10 +21,13 @@ NUM_SPLITS = 3
 """Times that a batch of 50 can be split in four until each part is one."""
 
 AMPLE_RESERVE = 1000
-"""Extra calls that no small world uses up: with them only poison inputs may be refused as such."""
+"""Extra calls that no small world uses up: with them nobody fails for want of a retry."""
 
 EPSILON_S = 1e-9
 """Instants that were computed in two ways are equal within this."""
+
+STARVING_S = 1.0
+"""Age at which a request of a lower tier has a claim to a slot."""
 
 NUM_EVENTS_TOLD = 40
 
@@ -68,7 +71,8 @@ class Promptness(Checker):
 
 
 class Order(Checker):
-    """Who is in a fresh batch: higher tiers first, tenants of a tier in turn, each in order of arrival, as many as fit.
+    """Who is in a fresh batch: higher tiers first but for one slot of the starving, tenants of a tier in turn, each in order of
+    arrival, as many as fit.
 
     `_served[tier, tenant]` are the others of the tier that were served since the tenant's last turn: nobody twice.
     """
@@ -83,16 +87,21 @@ class Order(Checker):
             return
         books, config = self._books, self._config
         most = 1 if config.policy is PolicyName.SINGLE else config.max_batch_size
-        is_canary = books.benches[effect.worker_id].num_failures >= config.breaker_threshold
-        num_due = min(1 if is_canary else most, len(books.waiting))
+        most = 1 if books.benches[effect.worker_id].num_failures >= config.breaker_threshold else most
+        num_due = min(most, len(books.waiting))
         require(len(effect.requests) == num_due, "a batch takes all that fits", len(effect.requests), num_due)
         lines: dict[tuple[str, str], list[Request]] = {}
         for request in books.waiting.values():
             lines.setdefault((request.tier, request.tenant), []).append(request)
         self._served = {line: others for line, others in self._served.items() if line in lines}
+        starving = {tier for (tier, _), line in lines.items() if self._rank[tier] and line[0].arrived_at <= now - STARVING_S}
         for request in effect.requests:
             self._serve(request, lines)
-        worst = max(self._rank[request.tier] for request in effect.requests)
+        in_order = effect.requests
+        if most > 1 and starving:
+            require(any(request.tier in starving for request in in_order), "a slot goes to the starving", starving, effect)
+            in_order = in_order[1:] if in_order[0].tier in starving else in_order
+        worst = max((self._rank[request.tier] for request in in_order), default=0)
         left = [line for line in lines if self._rank[line[0]] < worst]
         require(not left, "a lower tier is never taken before a higher one", left, effect)
 
@@ -118,8 +127,9 @@ class Order(Checker):
 class Retries(Checker):
     """Attempts and extra calls are bounded, a worker is not called hung too early, and only culprits are blamed."""
 
-    def __init__(self, books: Books, config: DispatchConfig) -> None:
+    def __init__(self, books: Books, config: DispatchConfig, *, only_poison_raises: bool) -> None:
         super().__init__(books, config)
+        self._only_poison_raises = only_poison_raises
         self._num_fresh = 0
         self._num_extra = 0
 
@@ -142,19 +152,20 @@ class Retries(Checker):
             if entry is not None:
                 require(entry.num_runs < config.max_attempts + NUM_SPLITS, "runs of a request are bounded", effect)
                 require(effect.attempt == entry.num_lost + 1, "an attempt more for each lost worker", effect, entry.num_lost)
-        if effect.reason in AGAIN:
+        is_canary = self._books.benches[effect.worker_id].num_failures >= config.breaker_threshold
+        if effect.reason in AGAIN and not (is_canary and len(effect.requests) == 1):
+            # What a canary leaves of its batch was paid for together with it.
             self._num_extra += 1
             most = config.retry_reserve + config.retry_ratio * self._num_fresh
             require(self._num_extra <= most + EPSILON_S, "extra calls stay in their budget", self._num_extra, most)
-        else:
+        elif effect.reason not in AGAIN:
             self._num_fresh += 1
 
     def _require_fair(self, effect: Refuse) -> None:
-        if self._config.retry_reserve < AMPLE_RESERVE:
-            return
         if isinstance(effect.error, InputFailed):
-            require(effect.request.input.startswith(POISON), "only a poison input is refused as one", effect)
-        else:
+            is_poison = effect.request.input.startswith(POISON)
+            require(is_poison or not self._only_poison_raises, "only a poison input is refused as one", effect)
+        elif self._config.retry_reserve >= AMPLE_RESERVE:
             num_lost = self._books.live[effect.request.id].num_lost if effect.request.id in self._books.live else 0
             require(num_lost == self._config.max_attempts, "a request fails after its last attempt", effect, num_lost)
 
@@ -187,11 +198,13 @@ class Checkers:
         config: DispatchConfig,
         *,
         finishes_by: float,
+        only_poison_raises: bool = True,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._books = Books(num_workers=config.num_workers, answer_of=lambda word: run_batch([word])[0])
-        self._checkers = [kind(self._books, config) for kind in (Promptness, Order, Retries, Room)]
+        self._checkers: list[Checker] = [kind(self._books, config) for kind in (Promptness, Order, Room)]
+        self._checkers.append(Retries(self._books, config, only_poison_raises=only_poison_raises))
         self._events: deque[tuple[float, object]] = deque(maxlen=NUM_EVENTS_TOLD)
         self._finishes_by = finishes_by
         self._tell = tell
@@ -222,8 +235,8 @@ class Checkers:
         self._note(("lost", worker_id, incarnation), now=now)
         self._books.was_lost(worker_id, incarnation)
 
-    def completed(self, batch_id: int, attempt: int, outputs: Sequence[object], *, now: float) -> None:
-        self._note(("complete", batch_id, attempt, len(outputs)), now=now)
+    def completed(self, batch_id: int, attempt: int, outputs: object, *, now: float) -> None:
+        self._note(("complete", batch_id, attempt), now=now)
         self._books.completed(batch_id, attempt, outputs)
 
     def raised(self, batch_id: int, attempt: int, *, now: float) -> None:

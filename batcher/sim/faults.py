@@ -55,6 +55,8 @@ class FaultPlan(msgspec.Struct, frozen=True):
     bad_outputs: float = 0.0
     starts_badly: float = 0.0
     """Share of starts that fail, come late or never; a third each."""
+    sick: float = 0.0
+    """Share of starts after which a worker raises on everything."""
     echoes: float = 0.0
     """Share of losses that are reported twice: the process ended, and its pipe closed."""
     cancels: float = 0.0
@@ -129,14 +131,18 @@ class Faults:
             return StartFate.READY
         return self._rng.choice((StartFate.FAILS, StartFate.LATE, StartFate.NEVER))
 
-    def bad_outputs(self, outputs: list[str]) -> list[object]:
-        """The outputs, spoilt: one too few, one too many, none, or one that is no string."""
-        kind = self._rng.randrange(4)
-        if kind == 0:
-            return list(outputs[:-1])
-        if kind == 1:
-            return [*outputs, "one too many"]
-        return [] if kind == 2 else [*outputs[:-1], self._rng.choice((None, 7, b"bytes", ["list"]))]
+    def bad_outputs(self, outputs: list[str]) -> object:
+        """The outputs, spoilt: too few, too many, none, one that is no string, or nothing that is a list."""
+        return self._rng.choice(
+            (
+                outputs[:-1],
+                [*outputs, "one too many"],
+                [],
+                [*outputs[:-1], self._rng.choice((None, 7, b"bytes", ["list"]))],
+                "x" * len(outputs),
+                None,
+            )
+        )
 
     def portion(self, of_s: float) -> float:
         """Any part of a duration."""

@@ -110,7 +110,9 @@ def run(
     rng = Random(scenario.seed)
     loop = Loop()
     dispatcher = create(config, now=0.0)
-    checkers = Checkers(dispatcher, config, finishes_by=scenario.finishes_by, tell=tell)
+    checkers = Checkers(
+        dispatcher, config, finishes_by=scenario.finishes_by, only_poison_raises=not scenario.plan.sick, tell=tell
+    )
     recorder = Recorder(config.tiers, duration_s=scenario.duration_s)
     faults = Faults(scenario.plan, Random(rng.random()))
     world = World(
@@ -156,16 +158,17 @@ def run(
 
 def _draw_config(rng: Random) -> DispatchConfig:
     service_time_s = rng.choice((0.01, 0.2, 1.0))
+    max_batch_size = rng.choice((1, 2, 3, 5, 8, 16, 50))
+    policy = rng.choice((PolicyName.PACED, *PolicyName))
+    max_waiting = rng.choice((20_000, 20_000, 20_000, 1, 5, 20))
     return DispatchConfig(
         num_workers=rng.choice((1, 2, 3, 5, 8)),
         tiers=rng.choice((("paid",), ("paid", "free"), ("paid", "free"), ("gold", "paid", "free"))),
-        policy=rng.choice(
-            (PolicyName.PACED, PolicyName.PACED, PolicyName.SIZE_OR_TIMEOUT, PolicyName.STATIC, PolicyName.SINGLE)
-        ),
-        max_batch_size=rng.choice((1, 2, 3, 5, 8, 16, 50)),
+        policy=policy,
+        max_batch_size=max_batch_size,
         batch_timeout_s=service_time_s * rng.choice((0.0, 0.1, 0.75, 2.0)),
         service_time_s=service_time_s,
-        max_waiting=rng.choice((20_000, 20_000, 20_000, 1, 5, 20)),
+        max_waiting=max(max_waiting, 2 * max_batch_size) if policy is PolicyName.STATIC else max_waiting,
         max_waiting_bytes=rng.choice((2**26, 2**26, 100, 1000)),
         max_attempts=rng.choice((1, 2, 3, 3, 5)),
         hang_factor=rng.choice((1.0, 1.3, 2.0)),
@@ -203,6 +206,7 @@ def _draw_plan(rng: Random, config: DispatchConfig, duration_s: float) -> FaultP
         answers_late=maybe(0.3),
         bad_outputs=maybe(0.2),
         starts_badly=maybe(0.5),
+        sick=0.3 * rng.random() if rng.random() < 0.1 else 0.0,
         echoes=maybe(1.0),
         cancels=maybe(0.5),
         handoff_cancels=maybe(1.0),

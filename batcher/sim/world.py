@@ -4,7 +4,7 @@ The core is the very code that the service runs; a simulator that re-implements 
 (microsoft/vidur). What the shell does with a request is here in the same order: the gate is asked, then the dispatcher.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from random import Random
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class Watcher(Protocol):
     def drained(self, *, now: float) -> None: ...
     def became_ready(self, worker_id: int, incarnation: int, *, now: float) -> None: ...
     def was_lost(self, worker_id: int, incarnation: int, *, now: float) -> None: ...
-    def completed(self, batch_id: int, attempt: int, outputs: Sequence[object], *, now: float) -> None: ...
+    def completed(self, batch_id: int, attempt: int, outputs: object, *, now: float) -> None: ...
     def raised(self, batch_id: int, attempt: int, *, now: float) -> None: ...
     def ticked(self, *, now: float) -> None: ...
     def performs(self, effects: Effects, *, now: float) -> None:
@@ -49,7 +49,7 @@ class World:
     """A gate, a dispatcher, and workers that obey the faults.
 
     `_incarnations` holds the incarnation that lives on each worker, `_departures` when the batch that runs there left,
-    `_sleepers` the batches that run until they are given up, and are heard of then.
+    `_sleepers` the batches that run until they are given up, and are heard of then. Whatever a worker in `_sick` runs raises.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class World:
         self._incarnations: dict[int, int] = {}
         self._departures: dict[int, float] = {}
         self._sleepers: dict[int, RunBatch] = {}
+        self._sick: set[int] = set()
         self._has_cancels = faults.plan.cancels > 0.0
         self.next_deadline = dispatcher.next_deadline
 
@@ -148,6 +149,7 @@ class World:
     def calm(self, latency: Latency) -> None:
         """From now on nothing goes wrong, and batches take this."""
         self._faults.stop()
+        self._sick.clear()
         self._latency = latency
 
     # Effects.
@@ -174,6 +176,8 @@ class World:
     def _start_worker(self, effect: StartWorker) -> None:
         worker = (effect.worker_id, effect.incarnation)
         self._incarnations[effect.worker_id] = effect.incarnation
+        if self._faults.happens(self._faults.plan.sick):
+            self._sick.add(effect.worker_id)
         ready_at = self._loop.now + self._start_s
         fate = self._faults.start_fate()
         if fate is StartFate.READY:
@@ -188,11 +192,12 @@ class World:
         if departed_at is not None:
             self._recorder.landed(departed_at=departed_at, now=self._loop.now)
         self._incarnations.pop(effect.worker_id, None)
+        self._sick.discard(effect.worker_id)
         self._recorder.lost(effect.fault)
         sleeper = self._sleepers.pop(effect.worker_id, None)
         if sleeper is not None:
             # Soon, while the next attempt runs.
-            wakes_at = self._loop.now + self._faults.portion(2.0 * self._latency.expected_s(len(sleeper.requests)))
+            wakes_at = self._loop.now + self._faults.portion(self._latency.expected_s(len(sleeper.requests)))
             self._loop.call_at(wakes_at, self._speak_late, sleeper)
 
     def _run_batch(self, effect: RunBatch) -> None:
@@ -211,7 +216,7 @@ class World:
             loop.call_at(dies_at, self._lose, effect.worker_id, effect.incarnation, WorkerFault.DIED, False)
         elif fate is RunFate.ANSWERS_LATE:
             self._sleepers[effect.worker_id] = effect
-        elif any(word.startswith(POISON) for word in words):
+        elif effect.worker_id in self._sick or any(word.startswith(POISON) for word in words):
             loop.call_at(now + faults.portion(duration_s), self._raise, effect, False)
         elif fate is RunFate.BAD_OUTPUT:
             loop.call_at(now + duration_s, self._complete, effect, faults.bad_outputs(run_batch(words)), False)
@@ -247,15 +252,15 @@ class World:
 
     def _speak_late(self, effect: RunBatch) -> None:
         """A worker that was given up says something of its run after all."""
-        kind = self._faults.choose(3)
-        if kind == 0:
+        kind = self._faults.choose(4)
+        if kind <= 1:
             self._complete(effect, run_batch([request.input for request in effect.requests]), True)
-        elif kind == 1:
+        elif kind == 2:
             self._raise(effect, True)
         else:
             self._lose(effect.worker_id, effect.incarnation, WorkerFault.DIED, True)
 
-    def _complete(self, effect: RunBatch, outputs: Sequence[object], is_late: bool) -> None:
+    def _complete(self, effect: RunBatch, outputs: object, is_late: bool) -> None:
         """The run returned. A late word is spoken though its worker was given up."""
         if not self._land(effect) and not is_late:
             return
