@@ -187,15 +187,20 @@ class FastPathProtocol(HttpToolsProtocol):
     def _refuse_message(self, error: ServiceError) -> None:
         """Refuses what is coming in, behind what was asked before, and hears nothing more."""
         self._is_deaf = True
-        is_in_body = self._is_reading and not self._is_reading_head and self.cycle is not None
-        if not is_in_body:
-            cycle = RunCycle(self, keep_alive=False)
-            cycle.refuse(error)
-            self._enqueue(cycle, None)
-        elif isinstance(self.cycle, RunCycle):
-            self.cycle.refuse(error)
-        else:
-            self.transport.close()
+        if self._is_reading and not self._is_reading_head and self.cycle is not None:
+            if isinstance(self.cycle, RunCycle):
+                self.cycle.refuse(error)
+                return
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+            self._cycles.pop()  # To its app, the client is gone.
+            self._has_first_started = self._has_first_started and bool(self._cycles)
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        cycle = RunCycle(self, keep_alive=False)
+        cycle.refuse(error)
+        self._enqueue(cycle, None)
 
     # Turns.
 
