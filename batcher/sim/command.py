@@ -13,7 +13,7 @@ from batcher.sim.scenario import draw, run
 from batcher.sim.simulation import measure
 from batcher.sim.swarm import Broken, merge, swarm
 from batcher.sim.tables import compare as compare_reports
-from batcher.sim.tables import describe
+from batcher.sim.tables import describe, named
 from batcher.sim.traffic import mix_of_paid_share
 from batcher.sim.workload import parse_arrivals
 
@@ -104,7 +104,9 @@ def _check_swarm(first_seed: int, num_seeds: int, num_processes: int, *, is_verb
             if num_told <= _MAX_BROKEN_TOLD:
                 typer.echo(_tell(broken))
     total = merge(reports)
-    typer.echo(f"requests {total.outcomes}\nbatches  {total.batches}\nfaults   {total.faults}")
+    typer.echo(named(total.outcomes, "requests"))
+    typer.echo(named(total.batches, "batches"))
+    typer.echo(named(total.faults, "workers given up"))
     typer.echo(f"{total.num_seeds:,} worlds, {len(total.broken):,} of them broke a law")
     if total.broken:
         raise typer.Exit(1)

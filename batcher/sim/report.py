@@ -10,7 +10,7 @@ from math import ceil
 
 import msgspec
 
-from batcher.types import BatchReason, Outcome
+from batcher.types import BatchReason, Outcome, WorkerFault
 
 RESOLUTION_S = 0.0001
 """Width of a bucket."""
@@ -137,8 +137,8 @@ class Recorder:
         """A run ended, or was given up."""
         self._busy_s += max(0.0, min(now, self._duration_s) - departed_at)
 
-    def lost(self, fault: str) -> None:
-        self._faults[fault] = self._faults.get(fault, 0) + 1
+    def lost(self, fault: WorkerFault) -> None:
+        self._faults[fault.value] = self._faults.get(fault.value, 0) + 1
 
     def report(self, *, num_workers: int) -> Report:
         tiers = []

@@ -17,11 +17,11 @@ def describe(report: Report) -> str:
         rows.append(("all", *_counts(report.outcomes), *_latencies(report.latency)))
     lines = [
         table((_HEADINGS, *rows)),
-        f"workers   busy {report.busy_share:.1%}, mean batch {_number(report.mean_batch)}, {_named(report.batches, 'batches')}",
-        f"endings   {_named(report.outcomes, 'requests')}",
+        f"workers   busy {report.busy_share:.1%}, mean batch {_number(report.mean_batch)}, {named(report.batches, 'batches')}",
+        f"endings   {named(report.outcomes, 'requests')}",
     ]
     if report.faults:
-        lines.append(f"faults    {_named(report.faults, 'workers given up')}")
+        lines.append(f"faults    {named(report.faults, 'workers given up')}")
     lines.append("latency in ms from the intended arrival, answers only, rounded up to 0.1 ms")
     return "\n".join(lines)
 
@@ -71,6 +71,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _named(counts: dict[str, int], what: str) -> str:
+def named(counts: dict[str, int], what: str) -> str:
+    """A total and what it is made of."""
     details = ", ".join(f"{num:,} {name}" for name, num in counts.items())
     return f"{sum(counts.values()):,} {what}" + (f" ({details})" if details else "")
