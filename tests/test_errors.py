@@ -5,6 +5,7 @@ import pytest
 from batcher.errors import (
     BadOutput,
     BatcherError,
+    BatchFailed,
     ConfigError,
     Expired,
     InputFailed,
@@ -33,6 +34,7 @@ TABLE: list[tuple[type[ServiceError], int, str, bool]] = [
     (Expired, 504, "timeout_error", True),
     (ServerFault, 500, "api_error", True),
     (InputFailed, 500, "api_error", False),
+    (BatchFailed, 500, "api_error", True),
     (WorkerFailed, 500, "api_error", True),
     (BadOutput, 500, "api_error", True),
 ]
@@ -71,4 +73,4 @@ def test_a_wrong_setting_is_no_service_error() -> None:
 
 def test_shutting_down_is_a_kind_of_overload_and_our_faults_are_server_faults() -> None:
     assert issubclass(ShuttingDown, Overloaded)
-    assert all(issubclass(kind, ServerFault) for kind in (InputFailed, WorkerFailed, BadOutput))
+    assert all(issubclass(kind, ServerFault) for kind in (InputFailed, BatchFailed, WorkerFailed, BadOutput))

@@ -53,4 +53,4 @@ def test_outcomes_are_the_closed_set_that_labels_metrics() -> None:
 
 def test_reasons_and_faults_are_closed_sets_too() -> None:
     assert [str(reason) for reason in BatchReason] == ["full", "pace", "timeout", "drain", "retry", "split"]
-    assert [str(fault) for fault in WorkerFault] == ["died", "hung", "bad_output", "not_started"]
+    assert [str(fault) for fault in WorkerFault] == ["died", "hung", "bad_output", "raising", "not_started"]

@@ -6,8 +6,9 @@ import pytest
 
 from batcher.config import DispatchConfig, HttpConfig, PolicyName
 from batcher.core.dispatch.deadlines import Deadlines
+from batcher.core.dispatch.tiers import Tiers
 from batcher.core.dispatch.workers import Workers
-from batcher.core.effects import Refuse
+from batcher.core.effects import Refuse, StopWorker
 from batcher.errors import ConfigError
 from batcher.types import Outcome, WorkerFault
 from tests.core.examples import (
@@ -16,6 +17,7 @@ from tests.core.examples import (
     answers,
     echo,
     ids,
+    play,
     refusals,
     runs,
     submit_all,
@@ -247,3 +249,34 @@ def test_a_worker_on_which_everything_raises_does_not_swallow_the_traffic() -> N
         dispatcher.tick(now=1.3 + index)
 
     assert len(failed) <= 5
+
+
+def test_the_starving_slot_goes_to_the_oldest_of_all_lower_tiers() -> None:
+    """Three tiers: the first fills every batch, and the second always has one that waited for a second. The slot for the
+    starving went to the second each time, so the third starved on to its deadline (B59 again).
+    """
+    tiers = Tiers(("a", "b", "c"), max_requests=1000, max_bytes=10_000)
+    tiers.push(a_request(1, tier="c", arrived_at=0.0))
+    for index in range(20):
+        tiers.push(a_request(100 + index, tier="b", arrived_at=0.5))
+        tiers.push(a_request(200 + index, tier="a", arrived_at=2.0))
+
+    taken = [request.id for _ in range(3) for request in tiers.take(2, now=2.0)]
+
+    assert 1 in taken
+
+
+def test_a_fleet_that_becomes_slower_for_good_is_not_killed_for_ever() -> None:
+    """Batches took 0.2 s and now take 0.5: more than the allowance of 0.3 s, so each worker is called hung and replaced. Its
+    first batch may take 30 s and succeeds, but its time is not counted, so that the second is called a hang again, and so on
+    for ever: every other batch is killed, and the breaker never opens, for every other batch succeeds.
+    """
+    dispatcher = a_dispatcher(num_ready=2, policy="single", restart_backoff_s=0.125)
+    requests = [a_request(index, arrived_at=0.0) for index in range(8)]
+    play(dispatcher, submit_all(dispatcher, requests, now=0.0), lambda inputs: inputs, now=0.0, service_s=0.2)
+
+    requests = [a_request(100 + index, arrived_at=10.0) for index in range(40)]
+    played = play(dispatcher, submit_all(dispatcher, requests, now=10.0), lambda inputs: inputs, now=10.0, service_s=0.5)
+
+    assert sum(isinstance(effect, StopWorker) for effect in played.effects) <= 4
+    assert len(answers(played.effects)) == 40

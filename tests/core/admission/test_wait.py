@@ -27,10 +27,10 @@ def test_a_lower_tier_gets_what_the_higher_ones_leave() -> None:
     assert estimate_wait_s(100, capacity_rate=2000.0, higher_rate=1500.0) == 0.2
 
 
-def test_when_the_higher_tiers_want_all_or_more_a_hundredth_is_counted_on() -> None:
+def test_when_the_higher_tiers_want_all_or_more_one_slot_of_fifty_is_counted_on() -> None:
     """B10: an estimate that fell below zero, or to a division by zero, would admit all or nothing for ever."""
-    assert estimate_wait_s(10, capacity_rate=1000.0, higher_rate=1000.0) == 1.0
-    assert estimate_wait_s(10, capacity_rate=1000.0, higher_rate=5000.0) == 1.0
+    assert estimate_wait_s(10, capacity_rate=1000.0, higher_rate=1000.0) == 0.5
+    assert estimate_wait_s(10, capacity_rate=1000.0, higher_rate=5000.0) == 0.5
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)

@@ -151,16 +151,21 @@ def test_paced_rule_3_a_request_with_a_worker_of_its_own_leaves_at_once() -> Non
     assert policy.leaves_at(a_load(num_waiting=2, num_running=3, num_workers=4, oldest_at=1.01)) == pytest.approx(1.05)
 
 
-def test_paced_spends_a_credit_of_three_paces_and_then_keeps_the_pace() -> None:
-    policy = Paced(50, 10.0)
+def departures_of_single_requests(policy: Paced, num: int, *, now: float) -> list[float]:
+    """When each of `num` requests leaves that come at once to 16 workers, each for a worker of its own."""
     leaves_at = []
-    for num_running in range(6):
-        load = a_load(num_waiting=1, num_running=num_running, num_workers=16, oldest_at=1.0)
+    for num_running in range(num):
+        load = a_load(num_waiting=1, num_running=num_running, num_workers=16, oldest_at=now)
         leaves_at.append(policy.leaves_at(load))
         policy.departed(load, now=leaves_at[-1])
+    return leaves_at
 
-    # The one that is on pace, three on credit, then one for each 12.5 ms.
-    assert leaves_at == pytest.approx([1.0, 1.0, 1.0, 1.0, 1.0125, 1.025])
+
+def test_paced_gets_ahead_of_the_pace_by_two_workers_a_fifth_of_a_pace_apart() -> None:
+    """The pace is 12.5 ms. A cold start must not spend every worker on a single request before the load is known."""
+    leaves_at = departures_of_single_requests(Paced(50, 10.0), 6, now=1.0)
+
+    assert leaves_at == pytest.approx([1.0, 1.0025, 1.005, 1.0125, 1.025, 1.0375])
 
 
 def test_paced_does_not_save_credit_up_while_idle() -> None:
@@ -168,12 +173,9 @@ def test_paced_does_not_save_credit_up_while_idle() -> None:
     policy = Paced(50, 10.0)
     policy.departed(a_load(num_workers=16), now=1.0)
 
-    num_at_once = 0
-    while policy.leaves_at(a_load(num_running=num_at_once, num_workers=16, oldest_at=3600.0)) == 3600.0:
-        policy.departed(a_load(num_running=num_at_once, num_workers=16), now=3600.0)
-        num_at_once += 1
+    leaves_at = departures_of_single_requests(policy, 5, now=3600.0)
 
-    assert num_at_once == 1 + Paced.CREDIT
+    assert [at - 3600.0 for at in leaves_at] == pytest.approx([0.0, 0.0025, 0.005, 0.0125, 0.025])
 
 
 def test_paced_caps_its_wait_by_the_timeout() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.inflight import Batch
+from batcher.core.dispatch.ledger import Ledger
 from batcher.core.dispatch.retry import NUM_PARTS, Retries, RetryBudget, split
 from batcher.types import BatchReason, Request
 from tests.core.examples import a_request
@@ -50,6 +51,15 @@ def a_batch(requests: tuple[Request, ...], *, attempt: int = 1) -> Batch:
     return Batch(1, attempt, requests, BatchReason.FULL)
 
 
+def pop_all(retries: Retries, requests: tuple[Request, ...]) -> list[Batch]:
+    """Everything that is parked, in order; all requests are live."""
+    live = Ledger()
+    for request in requests:
+        live.open(request)
+    batches = [retries.pop(live, max_size=50) for _ in range(len(retries))]
+    return [batch for batch in batches if batch is not None]
+
+
 def num_extra_calls(requests: tuple[Request, ...], culprit: Request) -> int:
     """Calls that the search for one culprit makes beyond the one that raised; only the culprit may be given up."""
     retries = some_retries()
@@ -57,8 +67,7 @@ def num_extra_calls(requests: tuple[Request, ...], culprit: Request) -> int:
     num = 0
     while retries.park_after_raise(batch, batch.requests):
         num += len(retries)
-        guilty = [part for part in (retries.pop() for _ in range(len(retries))) if culprit in part.requests]
-        (batch,) = guilty
+        (batch,) = [part for part in pop_all(retries, requests) if culprit in part.requests]
     assert batch.requests == (culprit,)
     return num
 
@@ -95,7 +104,7 @@ def test_the_parts_of_a_batch_that_raised_are_new_batches_of_the_same_attempt() 
 
     assert retries.park_after_raise(batch, batch.requests)
 
-    parts = [retries.pop() for _ in range(len(retries))]
+    parts = pop_all(retries, batch.requests)
     assert [part.id for part in parts] == [100, 101, 102, 103]
     assert {part.attempt for part in parts} == {2}
     assert {part.reason for part in parts} == {BatchReason.SPLIT}
@@ -143,7 +152,7 @@ def test_only_what_is_left_of_a_lost_batch_runs_again() -> None:
 
     assert retries.park_after_loss(batch, batch.requests[2:4])
 
-    assert retries.pop().requests == batch.requests[2:4]
+    assert [again.requests for again in retries] == [batch.requests[2:4]]
 
 
 def test_without_budget_nothing_is_parked() -> None:
@@ -155,6 +164,46 @@ def test_without_budget_nothing_is_parked() -> None:
 
     assert len(retries) == 0
     assert retries.budget.num_available == 3.0
+
+
+# the order, and who is left
+
+
+def test_the_batch_with_the_oldest_request_is_next_whenever_it_was_lost() -> None:
+    retries = some_retries()
+    batches = [Batch(at, 1, (a_request(at, arrived_at=float(at)),), BatchReason.FULL) for at in [3, 1, 2]]
+    for batch in batches:
+        assert retries.park_after_loss(batch, batch.requests)
+
+    assert [batch.id for batch in retries] == [1, 2, 3]
+
+
+def test_those_who_ended_meanwhile_do_not_come_out_and_a_batch_of_them_is_none() -> None:
+    retries = some_retries()
+    requests = some_requests(4)
+    live = Ledger()
+    live.open(requests[1])
+    assert retries.park_after_loss(a_batch(requests[:2]), requests[:2])
+    assert retries.park_after_loss(a_batch(requests[2:]), requests[2:])
+
+    first, second = (retries.pop(live, max_size=50) for _ in range(2))
+
+    assert first == Batch(1, 2, requests[1:2], BatchReason.RETRY)
+    assert second is None
+    assert len(retries) == 0
+
+
+def test_what_is_too_large_for_a_canary_stays_parked_as_a_batch_of_its_own() -> None:
+    retries = some_retries()
+    requests = some_requests(4)
+    live = Ledger()
+    for request in requests:
+        live.open(request)
+    assert retries.park_after_loss(a_batch(requests), requests)
+
+    assert retries.pop(live, max_size=1) == Batch(1, 2, requests[:1], BatchReason.RETRY)
+
+    assert list(retries) == [Batch(100, 2, requests[1:], BatchReason.RETRY)]
 
 
 # the budget

@@ -30,16 +30,16 @@ def test_paid_goes_first_and_free_fills_what_is_left() -> None:
     tiers = some_tiers()
     push_all(tiers, [a_request(1, tier="free"), a_request(2, tier="free"), a_request(3), a_request(4)])
 
-    assert ids(tiers.take(3)) == [3, 4, 1]
-    assert ids(tiers.take(3)) == [2]
-    assert tiers.take(3) == ()
+    assert ids(tiers.take(3, now=0.0)) == [3, 4, 1]
+    assert ids(tiers.take(3, now=0.0)) == [2]
+    assert tiers.take(3, now=0.0) == ()
 
 
 def test_one_tenant_alone_is_served_in_order_of_arrival() -> None:
     tiers = some_tiers()
     push_all(tiers, [a_request(request_id) for request_id in [5, 3, 9]])
 
-    assert ids(tiers.take(50)) == [5, 3, 9]
+    assert ids(tiers.take(50, now=0.0)) == [5, 3, 9]
 
 
 def test_tenants_of_a_tier_take_turns_one_request_a_turn() -> None:
@@ -48,7 +48,7 @@ def test_tenants_of_a_tier_take_turns_one_request_a_turn() -> None:
     push_all(tiers, [a_request(request_id, tenant="ann") for request_id in range(100)])
     push_all(tiers, [a_request(200, tenant="bob"), a_request(201, tenant="bob"), a_request(300, tenant="cy")])
 
-    assert ids(tiers.take(7)) == [0, 200, 300, 1, 201, 2, 3]
+    assert ids(tiers.take(7, now=0.0)) == [0, 200, 300, 1, 201, 2, 3]
 
 
 def test_the_turn_goes_on_from_one_batch_to_the_next() -> None:
@@ -57,24 +57,49 @@ def test_the_turn_goes_on_from_one_batch_to_the_next() -> None:
     push_all(tiers, [a_request(1, tenant="ann"), a_request(2, tenant="ann"), a_request(3, tenant="ann")])
     push_all(tiers, [a_request(4, tenant="bob"), a_request(5, tenant="bob")])
 
-    assert [ids(tiers.take(1)) for _ in range(5)] == [[1], [4], [2], [5], [3]]
+    assert [ids(tiers.take(1, now=0.0)) for _ in range(5)] == [[1], [4], [2], [5], [3]]
 
 
 def test_a_tenant_that_comes_back_goes_behind_those_that_wait() -> None:
     tiers = some_tiers()
     push_all(tiers, [a_request(1, tenant="ann"), a_request(2, tenant="bob"), a_request(3, tenant="bob")])
-    assert ids(tiers.take(1)) == [1]
+    assert ids(tiers.take(1, now=0.0)) == [1]
 
     push_all(tiers, [a_request(4, tenant="ann")])
 
-    assert ids(tiers.take(3)) == [2, 4, 3]
+    assert ids(tiers.take(3, now=0.0)) == [2, 4, 3]
 
 
 def test_the_same_tenant_may_wait_in_two_tiers() -> None:
     tiers = some_tiers()
     push_all(tiers, [a_request(1, tier="free"), a_request(2, tier="paid")])
 
-    assert ids(tiers.take(2)) == [2, 1]
+    assert ids(tiers.take(2, now=0.0)) == [2, 1]
+
+
+# the starving
+
+
+def test_a_lower_tier_gets_one_slot_of_a_batch_once_its_oldest_has_waited_a_second() -> None:
+    """B59: strict priority starved the low tier while paid filled every batch."""
+    tiers = some_tiers()
+    push_all(tiers, [a_request(index, tier="free", arrived_at=1.0 + index) for index in range(2)])
+    push_all(tiers, [a_request(10 + index, arrived_at=1.0) for index in range(8)])
+
+    assert ids(tiers.take(3, now=1.9)) == [10, 11, 12]
+    assert ids(tiers.take(3, now=2.0)) == [0, 13, 14]
+    assert ids(tiers.take(3, now=2.1)) == [15, 16, 17]
+    assert ids(tiers.take(3, now=3.0)) == [1]
+    tiers.check()
+    assert (tiers.num_waiting, tiers.num_bytes) == (0, 0)
+
+
+def test_a_batch_of_one_is_never_spent_on_the_starving() -> None:
+    """One slot of one would turn the order of the tiers upside down: a canary, or `single`, serves strictly."""
+    tiers = some_tiers()
+    push_all(tiers, [a_request(1, tier="free", arrived_at=0.0), a_request(2, arrived_at=9.0)])
+
+    assert ids(tiers.take(1, now=9.0)) == [2]
 
 
 # leaving a line
@@ -91,7 +116,7 @@ def test_one_that_leaves_from_the_middle_does_not_disturb_the_others() -> None:
     assert not tiers.is_waiting(requests[2])
     assert tiers.is_waiting(requests[3])
     assert (tiers.num_waiting, tiers.num_bytes) == (5, 130)
-    assert ids(tiers.take(50)) == [1, 9, 2, 4, 5]
+    assert ids(tiers.take(50, now=0.0)) == [1, 9, 2, 4, 5]
     assert (tiers.num_waiting, tiers.num_bytes) == (0, 0)
 
 
@@ -129,7 +154,7 @@ def test_the_oldest_is_found_across_tiers_and_turns() -> None:
 
     tiers.remove(first)
     assert tiers.oldest_at() == 2.0
-    tiers.take(1)
+    tiers.take(1, now=0.0)
 
     assert tiers.oldest_at() == 3.0
 
@@ -210,7 +235,7 @@ def test_what_a_lower_tier_holds_counts_as_free_for_a_higher_one() -> None:
     assert ids(tiers.push(a_request(10))) == [3]
     assert ids(tiers.push(a_request(11))) == [2]
 
-    assert ids(tiers.take(4)) == [10, 11, 0, 1]
+    assert ids(tiers.take(4, now=0.0)) == [10, 11, 0, 1]
 
 
 def test_a_large_request_displaces_as_many_as_it_takes_and_no_more() -> None:
@@ -246,7 +271,7 @@ def test_the_lowest_of_three_tiers_gives_way_first() -> None:
     assert ids(tiers.push(a_request(10, tier="a"))) == [1]
     assert ids(tiers.push(a_request(11, tier="a", tenant="bob"))) == [3]
 
-    assert ids(tiers.take(3)) == [10, 11, 2]
+    assert ids(tiers.take(3, now=0.0)) == [10, 11, 2]
 
 
 # how many are ahead

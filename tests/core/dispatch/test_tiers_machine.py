@@ -77,7 +77,7 @@ class TiersMachine(RuleBasedStateMachine):
                 expected.append(line.popleft())
                 if line:
                     self.lines[name].append((tenant, line))
-        assert self.tiers.take(num) == tuple(expected)
+        assert self.tiers.take(num, now=0.0) == tuple(expected)
         for request in expected:
             self.waiting.remove(request)
 
