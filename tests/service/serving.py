@@ -102,7 +102,8 @@ async def _shut_down(server: Server) -> None:
     finally:
         for connection in list(server.server_state.connections):
             connection.transport.abort()
-        await server.lifespan.shutdown()
+        async with asyncio.timeout(PATIENCE_S):
+            await server.lifespan.shutdown()
 
 
 async def until(condition: Callable[[], bool]) -> None:

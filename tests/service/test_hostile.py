@@ -1,6 +1,7 @@
 """Clients that are slow, endless, deaf or do not speak HTTP. None may hold more than its share, nor for longer than stated."""
 
 import asyncio
+import contextlib
 import logging
 from typing import cast
 
@@ -88,8 +89,8 @@ async def test_endless_headers_are_refused(in_url: bool) -> None:
         assert num_sent < 20_000_000
 
 
-async def test_endless_trailers_are_refused(path: str) -> None:
-    """Headers behind the body are headers too."""
+async def test_endless_trailers_are_cut_off(path: str) -> None:
+    """Headers behind the body are headers too. On the ASGI way it is too late for an answer of ours."""
     async with serving(quick()) as server, connected(server.port) as client:
         reading = asyncio.ensure_future(client.read())
         client.write(request(path=path, headers={**KEY, "transfer-encoding": "chunked"}) + b"2\r\n{}\r\n0\r\n")
@@ -99,7 +100,8 @@ async def test_endless_trailers_are_refused(path: str) -> None:
             num_sent += 10_000
             await asyncio.sleep(0)
         assert num_sent < 20_000_000
-        assert (await reading).status in (400, 413, 431)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            assert (await reading).status == 413
 
 
 # Deaf
