@@ -10,6 +10,7 @@ import typer
 from batcher.config import Isolation, PolicyName
 from batcher.errors import ConfigError
 from batcher.settings import load_settings
+from batcher.sim.command import simulate
 
 app = typer.Typer(
     name="batcher",
@@ -62,6 +63,9 @@ def serve(
     log.configure(settings.log_level)
     log.event("settings", **{name: getattr(settings, name) for name in settings.__struct_fields__ if name != "keys"})
     serve_until_signal(settings)
+
+
+app.command()(simulate)
 
 
 def main() -> None:

@@ -24,6 +24,9 @@ uses may share an instance. Whether a caller should retry is a property of the c
 
 from typing import ClassVar
 
+MAX_RETRY_AFTER_S = 60
+"""Official clients obey Retry-After only up to a minute."""
+
 
 class BatcherError(Exception):
     """The root: `except BatcherError` catches whatever batcher raises on purpose."""

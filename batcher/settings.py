@@ -80,6 +80,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 f"host is {self.host!r} and no keys are configured: the development keys are known to everybody. "
                 "Configure keys in the file, or serve on 127.0.0.1"
             )
+        if self.max_waiting_bytes < 2 * self.max_body_bytes:
+            raise ConfigError(
+                f"max_waiting_bytes is {self.max_waiting_bytes}; it must be at least twice max_body_bytes "
+                f"({self.max_body_bytes}): a tenant may fill half of the queue, and the largest body must fit in that"
+            )
         for key in self.keys:
             if key.tier not in self.dispatch().tiers:
                 raise ConfigError(f"the key of {key.tenant!r} names the tier {key.tier!r}, which is not configured")

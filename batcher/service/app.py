@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import isfinite
 
 import msgspec
 from prometheus_client import generate_latest
@@ -68,7 +69,18 @@ class Service:
             "workers": statistics.workers,
             "service_time_s": statistics.service_time_s,
             "capacity_rate": capacity_rate,
+            "wait_s": {tier.name: self._wait_s(tier.name) for tier in statistics.tiers},
         }
+
+    def _wait_s(self, tier: str) -> float | None:
+        """What a tenant that has nothing waiting would wait for a batch; None while no worker is ready."""
+        wait_s = self.gate.estimate_wait_s(
+            tier,
+            num_ahead=self.dispatcher.num_ahead_of(tier, ""),
+            capacity_rate=self.dispatcher.capacity_rate,
+            now=time.monotonic(),
+        )
+        return wait_s if isfinite(wait_s) else None
 
 
 def create_app(settings: Settings) -> Starlette:

@@ -14,7 +14,7 @@ from backends.base import BackendFactory
 from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.effects import Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
-from batcher.errors import ShuttingDown
+from batcher.errors import ServerFault, ShuttingDown
 from batcher.service import log
 from batcher.service.auth import Caller
 from batcher.service.meters import Meters
@@ -58,6 +58,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
         self._is_draining = False
+        self._is_closed = False
         self._is_idle = asyncio.Event()
         """Set when a draining driver has no live request left."""
         self._has_failed = False
@@ -89,6 +90,7 @@ class Driver:
         if self._waiters.pop(request_id, None) is not None:
             self._dispatcher.cancel(request_id)
             self._meters.tiers[tier].outcomes[Outcome.CANCELLED] += 1
+            self._arm()
             self._note_idle()
 
     @property
@@ -127,6 +129,8 @@ class Driver:
         self._note_idle()
 
     async def close(self) -> None:
+        """Ends the workers. From now on nothing is decided, whatever they still report."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self._supervisor.close()
@@ -151,6 +155,8 @@ class Driver:
 
     def _perform(self, effects: Effects, *, run_s: float = 0.0) -> None:
         """`run_s` is what the batch of the answers among them took where it was computed."""
+        if self._is_closed:
+            return
         ends: list[End] = []
         num_started = 0
         for effect in effects:
@@ -182,6 +188,8 @@ class Driver:
 
     def _end(self, end: End, run_s: float = 0.0) -> None:
         request = end.request
+        if isinstance(end, Answer) and not _is_text(end.output):
+            end = Refuse(request, Outcome.FAILED, ServerFault("the output has no UTF-8 form"))
         meters = self._meters.tiers[request.tier]
         on_end = self._waiters.pop(request.id, None)
         if on_end is None:
@@ -230,3 +238,14 @@ class Driver:
         except Exception as error:
             self._has_failed = True
             log.error("dispatcher_failed", exc_info=error, dispatcher=repr(self._dispatcher))
+
+
+def _is_text(output: str) -> bool:
+    """Whether it can be sent: a lone surrogate has no UTF-8 form."""
+    if output.isascii():
+        return True
+    try:
+        output.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

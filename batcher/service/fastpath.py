@@ -9,8 +9,8 @@ been started and the others wait:
 
     bytes ─> parser ─headers complete─> _cycles.append ─its turn─> start ─reply─> on_response_complete ─> next
 
-What one connection may cost is bounded: headers in bytes, a body in bytes, a message in time; nothing is read while a request
-waits behind another or while replies are not taken, and a client that takes none is cut off.
+What one connection may cost is bounded: headers, bodies and what is sent ahead in bytes, a message in time; nothing is read
+while replies are not taken, and a client that takes none is cut off.
 """
 
 import asyncio
@@ -32,6 +32,9 @@ _MAX_HEAD_BYTES = 65_536
 
 _MAX_FRAMING = 8
 """Bytes on the wire for a byte of body: a chunk of one byte takes six."""
+
+_MAX_AHEAD_BYTES = 65_536
+"""Read ahead while requests wait behind another. Not less, since a connection that is not read cannot be seen to end."""
 
 _SMALL_BODY_BYTES = 16_384
 """A refused request with a body up to this is read to its end, so that its connection can go on."""
@@ -62,6 +65,7 @@ class FastPathProtocol(HttpToolsProtocol):
         self._is_reading = False
         self._is_reading_head = False
         self._num_bytes = 0
+        self._num_bytes_ahead = 0
         self._reading_timer: asyncio.TimerHandle | None = None
         self._writing_timer: asyncio.TimerHandle | None = None
 
@@ -69,10 +73,9 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._arm_keep_alive()
         if len(self.connections) > self._http.max_connections:
             self._refuse_message(Overloaded("too many connections", retry_after_s=1))
-        else:
-            self._arm_keep_alive()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_deaf = True
@@ -108,6 +111,9 @@ class FastPathProtocol(HttpToolsProtocol):
             limit = _MAX_HEAD_BYTES if self._is_reading_head else _MAX_HEAD_BYTES + self._http.max_body_bytes * _MAX_FRAMING
             if self._num_bytes > limit:
                 self._refuse_message(RequestTooLarge(f"the request is larger than {limit} bytes"))
+        self._num_bytes_ahead = self._num_bytes_ahead + len(data) if len(self._cycles) > 1 else 0
+        if self._num_bytes_ahead > _MAX_AHEAD_BYTES:
+            self.flow.pause_reading()
         self._watch_reading()
         if not self._is_reading and not self._cycles and self.timeout_keep_alive_task is None:
             self._arm_keep_alive()
@@ -210,8 +216,6 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def _enqueue(self, cycle: Any, app: Any) -> None:
         self._cycles.append((cycle, app))
-        if len(self._cycles) > 1:
-            self.flow.pause_reading()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -260,9 +264,6 @@ class FastPathProtocol(HttpToolsProtocol):
             self.transport.close()
         self.on_response_complete()
 
-    def send_continue(self) -> None:
-        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
     def _linger(self) -> None:
         """Ends the connection, a little later: what the client still sends is thrown away meanwhile."""
         self._is_deaf = self._is_lingering = True
@@ -289,7 +290,6 @@ class FastPathProtocol(HttpToolsProtocol):
             self._reading_timer = None
 
     def _on_reading_timeout(self) -> None:
-        self._reading_timer = None
         self._refuse_message(RequestTimeout(f"the request did not arrive within {self._http.body_timeout_s:g} s"))
 
     def _cancel_timers(self) -> None:

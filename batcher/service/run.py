@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from batcher.config import HttpConfig
 from batcher.core.effects import Answer
-from batcher.errors import InvalidRequest, RequestTooLarge, ServerFault, ServiceError, ShuttingDown
-from batcher.service import log
+from batcher.errors import InvalidRequest, RequestTooLarge, ServiceError, ShuttingDown
 from batcher.service.auth import Caller, Keys
 from batcher.service.driver import Driver, End
 from batcher.service.meters import Meters
@@ -80,11 +79,7 @@ class RunEndpoint:
     def _reply(self, end: End, own_id: str | None) -> Reply:
         request_id = own_id or f"{self._id_prefix}_{end.request.id}"
         if isinstance(end, Answer):
-            try:
-                return Reply(200, encode_run(request_id, end.request.input, end.output), request_id, _NO_HEADERS)
-            except UnicodeEncodeError as error:
-                log.error("output_not_text", exc_info=error, request_id=request_id)
-                return _error_reply(ServerFault("the output has no UTF-8 form"), request_id)
+            return Reply(200, encode_run(request_id, end.request.input, end.output), request_id, _NO_HEADERS)
         return _error_reply(end.error, request_id)
 
 

@@ -5,6 +5,7 @@ uvicorn reads (`response_complete`, `keep_alive`, `more_body`). It judges, colle
 its turn, and writes.
 """
 
+import asyncio
 from typing import Protocol
 
 from batcher.errors import ServiceError
@@ -15,9 +16,9 @@ from batcher.service.wire import Reply
 
 class Connection(Protocol):
     endpoint: RunEndpoint
+    transport: asyncio.Transport
 
     def send(self, reply: Reply, cycle: "RunCycle") -> None: ...
-    def send_continue(self) -> None: ...
 
 
 class RunCycle:
@@ -63,7 +64,7 @@ class RunCycle:
         """It is its turn."""
         self.is_started = True
         if self.expects_continue and self.refusal is None and self.more_body and not self.body:
-            self.connection.send_continue()
+            self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._advance()
 
     def refuse(self, error: ServiceError, *, reads_on: bool = False) -> None:

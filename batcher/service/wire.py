@@ -77,7 +77,6 @@ def _explain(error: msgspec.DecodeError) -> str:
 
 
 def encode_run(request_id: str, input_: str, output: str) -> bytes:
-    """Raises UnicodeEncodeError if the backend's output has no UTF-8 form."""
     return _encoder.encode(RunAnswer(request_id, output, RunUsage(len(input_), len(output))))
 
 

@@ -34,9 +34,11 @@ class Supervisor:
         self._reports = reports
         self._backends: dict[int, tuple[int, WorkerBackend]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     def start(self, worker_id: int, incarnation: int) -> None:
-        self._spawn(self._live(worker_id, incarnation))
+        if not self._is_closing:
+            self._spawn(self._live(worker_id, incarnation))
 
     def run(self, batch: RunBatch) -> None:
         incarnation, backend = self._backends[batch.worker_id]
@@ -52,7 +54,8 @@ class Supervisor:
             self._spawn(self._close(current[1]))
 
     async def close(self) -> None:
-        """Ends every worker, in a second or so, and waits for it."""
+        """Ends every worker, in a second or so, and waits for it. None starts any more."""
+        self._is_closing = True
         for worker_id in list(self._backends):
             _, backend = self._backends.pop(worker_id)
             self._spawn(self._close(backend))
@@ -61,13 +64,14 @@ class Supervisor:
 
     async def _live(self, worker_id: int, incarnation: int) -> None:
         """One incarnation, from its start until it is lost or stopped."""
+        backend = self._factory(worker_id)
+        self._backends[worker_id] = (incarnation, backend)
         try:
-            backend = self._factory(worker_id)
-            self._backends[worker_id] = (incarnation, backend)
             await backend.load()
         except Exception as error:
-            log.error("worker_not_started", exc_info=error, worker=worker_id, incarnation=incarnation)
-            self._reports.worker_lost(worker_id, incarnation, WorkerFault.NOT_STARTED)
+            if self._is_current(worker_id, incarnation):
+                log.error("worker_not_started", exc_info=error, worker=worker_id, incarnation=incarnation)
+                self._reports.worker_lost(worker_id, incarnation, WorkerFault.NOT_STARTED)
             return
         if not self._is_current(worker_id, incarnation):
             return

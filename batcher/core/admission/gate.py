@@ -11,11 +11,8 @@ import msgspec
 
 from batcher.config import TierConfig, check_tiers
 from batcher.core.admission.wait import ArrivalRate, estimate_wait_s
-from batcher.errors import Overloaded, ServiceError, ShuttingDown
+from batcher.errors import MAX_RETRY_AFTER_S, Overloaded, ServiceError, ShuttingDown
 from batcher.types import Outcome
-
-_MAX_RETRY_AFTER_S = 60
-"""Official clients obey Retry-After only up to a minute."""
 
 _NO_WORKER_RETRY_AFTER_S = 2
 """A worker's restart takes a second or so; a fleet without any is tried again soon."""
@@ -73,5 +70,5 @@ class Gate:
         retry_after_s = ceil((wait_s - budget_s) * (1.0 + self._jitter.random() / 2.0))
         return Overloaded(
             f"the estimated wait of {wait_s:.3f} s is over this tier's budget of {budget_s:g} s",
-            retry_after_s=min(max(retry_after_s, 1), _MAX_RETRY_AFTER_S),
+            retry_after_s=min(max(retry_after_s, 1), MAX_RETRY_AFTER_S),
         )

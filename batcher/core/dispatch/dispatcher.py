@@ -51,10 +51,8 @@ class Dispatcher:
         self._is_draining = False
 
     def __repr__(self) -> str:
-        return (
-            f"<Dispatcher waiting={self._tiers.num_waiting} running={self._inflight.num_requests} "
-            f"inflight={len(self._inflight)} parked={len(self._retries)} ready={self._workers.num_ready}>"
-        )
+        counts = f"waiting={self._tiers.num_waiting} inflight={len(self._inflight)} parked={len(self._retries)}"
+        return f"<Dispatcher live={len(self._live)} {counts} ready={self._workers.num_ready}>"
 
     @property
     def live_requests(self) -> tuple[Request, ...]:
@@ -92,16 +90,16 @@ class Dispatcher:
             raise ValueError(f"request {request.id}: a live id, an unknown tier {request.tier!r} or a deadline in the past")
         if not self._tiers.has_room_for(request):
             self._counters.num_no_room += 1
-            return (no_room(request),)
+            return (no_room(request, self._tiers.num_waiting, self.capacity_rate),)
         displaced = self._tiers.push(request)
         self._live.open(request)
         if not displaced and self._next_departure_at() > now:
             return NOTHING
         effects: list[Effect] = []
+        self._counters.num_displaced += len(displaced)
         for other in displaced:
-            self._counters.num_displaced += 1
             self._live.close(other)
-            effects.append(no_room(other))
+            effects.append(no_room(other, self._tiers.num_waiting, self.capacity_rate))
         self._dispatch(effects, now=now)
         return effects
 
@@ -148,6 +146,7 @@ class Dispatcher:
             self._counters.num_late += 1
             return NOTHING
         effects: list[Effect] = []
+        self._expire(effects, now=now)
         self._lose(worker, fault, effects, now=now)
         self._dispatch(effects, now=now)
         return effects
@@ -186,13 +185,15 @@ class Dispatcher:
         self._counters.num_raised += 1
         effects: list[Effect] = []
         self._expire(effects, now=now)
-        self._land(flight, has_succeeded=False)
         worker = self._workers[flight.worker_id]
+        self._workers.count_raise(worker)
         if self._workers.is_to_blame(worker):
             self._lose(worker, WorkerFault.RAISING, effects, now=now)
-        remaining = self._live.still_live(flight.batch.requests)
-        if remaining and not self._retries.park_after_raise(flight.batch, remaining):
-            self._refuse_all(remaining, why_raised(flight.batch), effects)
+        else:
+            self._land(flight, has_succeeded=False)
+            remaining = self._live.still_live(flight.batch.requests)
+            if remaining and not self._retries.park_after_raise(flight.batch, remaining):
+                self._refuse_all(remaining, why_raised(flight.batch), effects)
         self._dispatch(effects, now=now)
         return effects
 
@@ -251,22 +252,21 @@ class Dispatcher:
         """Chooses now who leaves now."""
         reason = BatchReason.DRAIN if self._is_draining else self._policy.reason(self._load, now=now)
         requests = self._tiers.take(max_size, now=now)
-        self._policy.departed(self._load, now=now)
-        self._retries.budget.deposit()
+        if max_size == self._policy.max_batch_size:  # A canary leaves beside the pace, not within it.
+            self._policy.departed(self._load, now=now)
+            self._retries.budget.deposit()
         return Batch(next(self._batch_ids), 1, requests, reason)
 
     def _lose(self, worker: Worker, fault: WorkerFault, effects: list[Effect], *, now: float, returned: str = "") -> None:
         effects.append(StopWorker(worker.id, worker.incarnation, fault))
         self._workers.lose(worker, now=now)
         self._counters.faults[fault] += 1
-        flight = self._inflight.on_worker(worker.id)
-        if flight is None:
+        if (flight := self._inflight.on_worker(worker.id)) is None:
             return
         self._inflight.remove(flight)
-        batch = flight.batch
-        remaining = self._live.still_live(batch.requests)
-        if remaining and not self._retries.park_after_loss(batch, remaining):
-            self._refuse_all(remaining, why_lost(batch, fault, returned), effects)
+        remaining = self._live.still_live(flight.batch.requests)
+        if remaining and not self._retries.park_after_loss(flight.batch, remaining):
+            self._refuse_all(remaining, why_lost(flight.batch, fault, returned), effects)
 
     def _land(self, flight: Flight, *, has_succeeded: bool) -> None:
         self._inflight.remove(flight)

@@ -60,7 +60,8 @@ class Single:
 
 
 class Static:
-    """Waits for a full batch, for ever: SPEC S11, step 2. The last ones wait until others come, or until the drain."""
+    """Waits for a full batch, for ever: SPEC S11, step 2. The last ones wait until others come, or they expire, or the drain. A
+    batch can even stay short for good, where the gate refuses those who would fill it; the other policies mend that."""
 
     def __init__(self, max_batch_size: int) -> None:
         self.max_batch_size = max_batch_size

@@ -24,6 +24,9 @@ from batcher.types import BatchReason, Request
 
 NUM_PARTS = 4
 
+_SPLITS_SHARE = 0.5
+"""Of the budget may go into the search for bad inputs: whoever sends many of them must not use up what losses need."""
+
 
 class RetryBudget:
     """Extra calls that may be made now; `ratio` more for each fresh batch, never above `reserve`."""
@@ -38,9 +41,9 @@ class RetryBudget:
     def deposit(self) -> None:
         self.num_available = min(float(self._reserve), self.num_available + self._ratio)
 
-    def withdraw(self, num_calls: int) -> bool:
-        """Takes `num_calls`, or nothing and returns False."""
-        if self.num_available < num_calls:
+    def withdraw(self, num_calls: int, *, share: float = 1.0) -> bool:
+        """Takes `num_calls`, or nothing and returns False. With a `share` below 1 the rest of the reserve stays untouched."""
+        if self.num_available < num_calls + self._reserve * (1.0 - share):
             return False
         self.num_available -= num_calls
         return True
@@ -79,11 +82,11 @@ class Retries:
     def pop(self, live: Ledger, *, max_size: int) -> Batch | None:
         """The next batch, less the members that ended meanwhile; None if none is left of it.
 
-        What is over `max_size` stays parked as a batch of its own.
+        What is over `max_size` stays parked as a batch of its own, which is one more call: without budget all of it goes.
         """
         batch = self._parked.pop(0)
         requests = live.still_live(batch.requests)
-        if len(requests) > max_size:
+        if len(requests) > max_size and self.budget.withdraw(1):
             self._park([requests[max_size:]], batch.attempt, batch.reason)
             requests = requests[:max_size]
         return Batch(batch.id, batch.attempt, requests, batch.reason) if requests else None
@@ -107,7 +110,7 @@ class Retries:
         if len(batch.requests) == 1:
             return False
         parts = split(remaining)
-        if not self.budget.withdraw(len(parts)):
+        if not self.budget.withdraw(len(parts), share=_SPLITS_SHARE):
             return False
         self.num_splits += len(parts)
         self._park(parts, batch.attempt, BatchReason.SPLIT)

@@ -23,13 +23,11 @@ class ServiceTime:
     def observe(self, duration_s: float, *, is_first: bool = False) -> None:
         """Counts a batch that succeeded. Durations are positive; a clock that stands still counts as a microsecond.
 
-        The first batch of a fresh worker warms it up and says little of the others: while nothing else is known it tells how
-        long a batch may take, and never what batches take.
+        The first batch of a fresh worker warms it up: it tells how long a batch may take, and nothing of what batches take.
         """
         duration_s = max(duration_s, 1e-6)
         if is_first:
-            if not self.num_samples:
-                self.longest_s = max(self.longest_s, duration_s)
+            self.longest_s = max(self.longest_s, duration_s)
             return
         self.mean_s += (duration_s - self.mean_s) * (_WEIGHT if self.num_samples else 1.0)
         self.longest_s = max(self._expected_s, duration_s, self.longest_s + (self.mean_s - self.longest_s) * _WEIGHT)

@@ -6,8 +6,8 @@ deficit is always zero and what remains is: the tenants that wait take turns, on
 arrival. So a tenant that floods makes its own line longer, and any other waits for at most one request of each tenant that
 is before it. A single queue in order of arrival was refused: in it a burst of one key delays everybody.
 
-Strictly means that a lower tier can starve while higher ones fill every batch. So a request that has waited for `MAX_AGE_S`
-is served even then: one slot of each batch goes to the oldest tier that has such a request. Whoever was let in is answered.
+Strictly means that a lower tier can starve while higher ones fill every batch. So whoever has waited for `MAX_AGE_S` is served
+even then: one slot in `STARVING_SHARE` goes to the oldest such request of the lower tiers. Whoever was let in is answered.
 
 Room is bounded in requests and in bytes, and shared by the rule of Choudhury and Hahne ("Dynamic queue length thresholds
 for shared-memory packet switches", 1998, with alpha = 1): a tenant may wait with no more than what is still free. One
@@ -22,6 +22,9 @@ from batcher.types import Request
 
 MAX_AGE_S = 1.0
 """Several times what a queue within its wait budget takes: only the starving are as old."""
+
+STARVING_SHARE = 50
+"""One slot in so many: one of each full batch."""
 
 
 class _Line:
@@ -133,13 +136,15 @@ class TierQueue:
 class Tiers:
     """All tiers, first the one that is served first, with one bound over their requests and bytes."""
 
-    __slots__ = ("_by_name", "_max_bytes", "_max_requests", "_queues", "num_bytes", "num_waiting")
+    __slots__ = ("_by_name", "_max_bytes", "_max_requests", "_num_slots_since", "_queues", "num_bytes", "num_waiting")
 
     def __init__(self, names: tuple[str, ...], *, max_requests: int, max_bytes: int) -> None:
         self._queues = tuple(TierQueue(name) for name in names)
         self._by_name = {queue.name: queue for queue in self._queues}
         self._max_requests = max_requests
         self._max_bytes = max_bytes
+        self._num_slots_since = 0
+        """Slots given away since a starving request had one."""
         self.num_waiting = 0
         self.num_bytes = 0
 
@@ -191,9 +196,12 @@ class Tiers:
         """Removes and returns up to `num` requests: higher tiers first, tenants in turn, and one slot for the starving."""
         taken: list[Request] = []
         num_bytes = sum(queue.num_bytes for queue in self._queues)
-        for queue in self._queues[1:]:
-            if num > 1 and not taken and len(queue) and queue.oldest().arrived_at <= now - MAX_AGE_S:
-                queue.take(1, taken)
+        starving = [queue for queue in self._queues[1:] if len(queue) and queue.oldest().arrived_at <= now - MAX_AGE_S]
+        if starving and self._num_slots_since + num >= STARVING_SHARE:
+            min(starving, key=lambda queue: queue.oldest().arrived_at).take(1, taken)
+            self._num_slots_since = 0
+        else:
+            self._num_slots_since += num
         for queue in self._queues:
             queue.take(num - len(taken), taken)
         self.num_bytes -= num_bytes - sum(queue.num_bytes for queue in self._queues)
@@ -205,7 +213,7 @@ class Tiers:
         return min(queue.oldest().arrived_at for queue in self._queues if len(queue))
 
     def num_ahead_of(self, tier: str, tenant: str) -> int:
-        """At most how many of those now waiting would be taken before the tenant's next request. O(tiers)."""
+        """At most how many that wait now would be taken before the tenant's next request, the starving apart. O(tiers)."""
         num_ahead = 0
         for queue in self._queues:
             if queue.name == tier:

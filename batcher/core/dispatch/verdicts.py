@@ -1,8 +1,19 @@
 """What counts as outputs, and the words in which a request is told why it has none: they name the fault, never an input."""
 
+from math import ceil
+
 from batcher.core.dispatch.inflight import Batch
 from batcher.core.effects import Refuse
-from batcher.errors import BadOutput, BatchFailed, Expired, InputFailed, Overloaded, ServiceError, WorkerFailed
+from batcher.errors import (
+    MAX_RETRY_AFTER_S,
+    BadOutput,
+    BatchFailed,
+    Expired,
+    InputFailed,
+    Overloaded,
+    ServiceError,
+    WorkerFailed,
+)
 from batcher.types import Outcome, Request, WorkerFault
 
 
@@ -13,7 +24,9 @@ def read_outputs(outputs: object, num_inputs: int) -> list[str] | None:
     """
     if not isinstance(outputs, list | tuple) or len(outputs) != num_inputs:
         return None
-    return list(outputs) if all(type(output) is str for output in outputs) else None
+    if not all(isinstance(output, str) for output in outputs):
+        return None
+    return [str(output) for output in outputs]  # A subclass, such as numpy's, would not encode.
 
 
 def describe_outputs(outputs: object) -> str:
@@ -28,9 +41,10 @@ def expired(request: Request) -> Refuse:
     return Refuse(request, Outcome.EXPIRED, error)
 
 
-def no_room(request: Request) -> Refuse:
-    """The queue's bound, not the wait budget, refused it or made it give way."""
-    return Refuse(request, Outcome.REJECTED_CAPACITY, Overloaded("the queue is full", retry_after_s=1))
+def no_room(request: Request, num_waiting: int, rate: float) -> Refuse:
+    """The queue's bound, not the wait budget, refused it or made it give way: until `num_waiting` have left at `rate`."""
+    retry_after_s = min(max(1, ceil(num_waiting / rate)), MAX_RETRY_AFTER_S) if rate else MAX_RETRY_AFTER_S
+    return Refuse(request, Outcome.REJECTED_CAPACITY, Overloaded("the queue is full", retry_after_s=retry_after_s))
 
 
 def why_raised(batch: Batch) -> ServiceError:

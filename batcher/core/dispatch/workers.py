@@ -5,8 +5,8 @@
                             v
                          RESTING ──rest over──> STARTING (next incarnation)
 
-A failure makes a worker rest for the backoff, doubled for each further failure in a row. At the threshold its breaker opens:
-it rests long, and what it gets first when it is back is a canary of one request. A batch that succeeds closes the breaker.
+A failure makes a worker rest for the backoff, doubled for each further failure in a row; at the threshold its breaker opens
+and it rests long. Whenever it is back, what it gets first is a canary of one request. A batch that succeeds clears it of all.
 A fleet-wide breaker was refused: one bad GPU must not take good ones down.
 """
 
@@ -100,6 +100,11 @@ class Workers:
         return bool(self._free)
 
     def is_on_probation(self, worker: Worker) -> bool:
+        """Whether it has failed and not succeeded since: its next batch is a canary."""
+        return worker.num_failures > 0
+
+    def is_broken(self, worker: Worker) -> bool:
+        """Whether its circuit breaker is open, or half open."""
         return worker.num_failures >= self._config.breaker_threshold
 
     def next_free(self) -> Worker:
@@ -133,7 +138,9 @@ class Workers:
             self._balance += 1
             worker.num_failures = worker.num_raised = 0
             worker.has_completed = True
-            return
+
+    def count_raise(self, worker: Worker) -> None:
+        """Its batch raised, and has not been released yet."""
         if not worker.num_raised:
             worker.balance_before = self._balance
         worker.num_raised += 1
@@ -182,11 +189,11 @@ class Workers:
 
     def num_broken(self) -> int:
         """Workers whose breaker is open or half open."""
-        return sum(self.is_on_probation(worker) for worker in self._all)
+        return sum(self.is_broken(worker) for worker in self._all)
 
     def _rest_s(self, worker: Worker) -> float:
         config = self._config
-        if self.is_on_probation(worker):
+        if self.is_broken(worker):
             return config.breaker_rest_s
         return min(config.breaker_rest_s, config.restart_backoff_s * 2.0 ** (worker.num_failures - 1))
 
