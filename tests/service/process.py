@@ -55,9 +55,11 @@ class ServerProcess:
         raise AssertionError(f"no {name} in {self.lines}")
 
     def until_listening(self, *, num_ready: int) -> None:
-        self.port = urlsplit(self.until_event("listening")["url"]).port or 0
-        for _ in range(num_ready):
-            self.until_event("worker_ready")
+        """Reads the log until it listens and so many workers were ready; which comes first is not said."""
+        while "listening" not in self.events() or self.events().count("worker_ready") < num_ready:
+            assert self.next_line() is not None, f"it ended: {self.lines} {self.other_lines}"
+        (listening,) = (line for line in self.lines if line["event"] == "listening")
+        self.port = urlsplit(listening["url"]).port or 0
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
