@@ -9,7 +9,7 @@ import typer
 
 from batcher.config import Isolation, PolicyName
 from batcher.errors import ConfigError
-from batcher.settings import load_settings
+from batcher.settings import CONFIG_VARIABLE, load_settings
 from batcher.sim.command import simulate
 
 app = typer.Typer(
@@ -28,7 +28,9 @@ def batcher() -> None:
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option(help="A TOML file; every flag is also a key of it.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="A TOML file; every flag is also a key of it.")
+    ] = None,
     mode: Annotated[str | None, typer.Option(help="batch")] = None,
     backend: Annotated[str | None, typer.Option(help="simulated, or MODULE:ATTR that is a run_batch or has one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of GPUs.")] = None,

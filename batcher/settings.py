@@ -24,6 +24,8 @@ from batcher.config import (
 from batcher.errors import ConfigError
 
 _PREFIX = "BATCHER_"
+CONFIG_VARIABLE = f"{_PREFIX}CONFIG"
+"""Names the file; the one variable that is no setting."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -145,7 +147,7 @@ def load_settings(
     if file is not None:
         merged.update(_read(file))
     for name, value in (environment or {}).items():
-        if name.startswith(_PREFIX):
+        if name.startswith(_PREFIX) and name != CONFIG_VARIABLE:
             merged[name.removeprefix(_PREFIX).lower()] = value
     merged.update(flags or {})
     try:
