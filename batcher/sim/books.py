@@ -7,7 +7,7 @@ An effect that cannot be entered breaks a law: a second end, an answer that is n
 from collections.abc import Callable
 
 from batcher.core.effects import Answer, Effect, Effects, Refuse, RunBatch, StartWorker, StopWorker
-from batcher.types import MAX_BATCH_SIZE, BatchReason, Outcome, Request
+from batcher.types import MAX_BATCH_SIZE, BatchReason, Outcome, Request, WorkerFault
 
 AGAIN = (BatchReason.RETRY, BatchReason.SPLIT)
 """Reasons of batches whose requests have run before."""
@@ -20,6 +20,13 @@ class LawBroken(AssertionError):
 def require(condition: bool, law: str, *facts: object) -> None:
     if not condition:
         raise LawBroken(f"{law}: {', '.join(map(repr, facts))}")
+
+
+def is_one_text_each(outputs: object, num_inputs: int) -> bool:
+    """Whether a worker kept the contract of `run_batch`."""
+    return (
+        isinstance(outputs, list | tuple) and len(outputs) == num_inputs and all(isinstance(output, str) for output in outputs)
+    )
 
 
 class Entry:
@@ -37,7 +44,7 @@ class Entry:
 class Bench:
     """One worker's current incarnation."""
 
-    __slots__ = ("departed_at", "has_completed", "incarnation", "is_ready", "is_up", "num_failures", "run")
+    __slots__ = ("departed_at", "has_completed", "incarnation", "is_ready", "is_up", "num_failures", "num_raised", "run")
 
     def __init__(self) -> None:
         self.incarnation = 0
@@ -47,6 +54,8 @@ class Bench:
         self.has_completed = False
         self.num_failures = 0
         """Losses in a row, over all incarnations; a batch that succeeds ends the row."""
+        self.num_raised = 0
+        """Batches in a row that raised on this incarnation."""
         self.run: RunBatch | None = None
         self.departed_at = 0.0
 
@@ -54,11 +63,16 @@ class Bench:
     def is_free(self) -> bool:
         return self.is_ready and self.run is None
 
+    @property
+    def is_on_probation(self) -> bool:
+        """It failed and has not succeeded since: its next batch is a canary."""
+        return self.num_failures > 0
+
 
 class Books:
     """`live` has each accepted request that has not ended; it is in one of `waiting` (never ran), `again` (ran, and must
     run again) and the run of one of `benches`. `_expected` are those whom the input just entered must answer, and no other;
-    `_doomed` is the worker that it must have given up."""
+    `_doomed` is the worker that it must have given up. `_raised` are the members of the run that it said had raised."""
 
     def __init__(self, *, num_workers: int, answer_of: Callable[[str], str]) -> None:
         self.live: dict[int, Entry] = {}
@@ -74,6 +88,7 @@ class Books:
         self._expected: dict[int, float] = {}
         self._attempts: set[tuple[int, int]] = set()
         self._doomed: Bench | None = None
+        self._raised: list[Request] = []
         self._is_late_word = False
 
     @property
@@ -111,10 +126,10 @@ class Books:
         if bench is None or bench.run is None:
             return
         requests = bench.run.requests
-        if isinstance(outputs, list) and list(map(type, outputs)) == [str] * len(requests):
+        if is_one_text_each(outputs, len(requests)):
             self._expected = {request.id: bench.departed_at for request in requests if request.id in self.live}
             bench.run = None
-            bench.num_failures = 0
+            bench.num_failures = bench.num_raised = 0
             bench.has_completed = True
         else:
             self._doomed = bench
@@ -123,7 +138,8 @@ class Books:
         bench = self._bench_of(batch_id, attempt)
         self._begin(is_late_word=bench is None)
         if bench is not None:
-            self._put_back(bench)
+            bench.num_raised += 1
+            self._raised = self._put_back(bench)
 
     def ticked(self) -> None:
         self._begin()
@@ -151,7 +167,8 @@ class Books:
             bench = self.benches[effect.worker_id]
             require(not bench.is_up, "a worker is started when the one before was given up", effect)
             require(effect.incarnation == bench.incarnation + 1, "incarnations count up by one", effect, bench.incarnation)
-            bench.incarnation, bench.is_up, bench.has_completed = effect.incarnation, True, False
+            bench.incarnation, bench.is_up = effect.incarnation, True
+            bench.has_completed, bench.num_raised = False, 0
         else:
             self._stop(effect)
 
@@ -160,6 +177,7 @@ class Books:
         self._require_live(request)
         require(request.id in self._expected, "an answer comes of the run that just returned", effect)
         require(effect.output == self._answer_of(request.input), "an answer is f of the request's own input", effect)
+        require(type(effect.output) is str, "an answer is plain text, whatever the worker returned", type(effect.output))
         require(effect.departed_at == self._expected.pop(request.id), "an answer says when its run left", effect)
         require(now < request.deadline_at, "nothing is answered after its deadline", effect, now)
         self.answered.add(request.id)
@@ -192,7 +210,10 @@ class Books:
         require(bench.is_up and bench.incarnation == effect.incarnation, "a worker is given up once", effect)
         bench.is_up = bench.is_ready = False
         bench.num_failures += 1
-        for request in self._put_back(bench):
+        remaining = self._put_back(bench)
+        if effect.fault is WorkerFault.RAISING:  # What had just raised counts as lost.
+            remaining = [request for request in self._raised if request.id in self.live]
+        for request in remaining:
             self.live[request.id].num_lost += 1
 
     # Entries.
@@ -201,6 +222,7 @@ class Books:
         self.submitting = None
         self._expected = {}
         self._doomed = None
+        self._raised = []
         self._is_late_word = is_late_word
 
     def _bench_of(self, batch_id: int, attempt: int) -> Bench | None:

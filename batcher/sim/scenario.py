@@ -13,9 +13,10 @@ import msgspec
 from batcher.config import DispatchConfig, PolicyName, TierConfig
 from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
-from batcher.sim.checkers import AMPLE_RESERVE, Checkers
+from batcher.sim.checkers import Checkers
 from batcher.sim.faults import FaultPlan, Faults
 from batcher.sim.latency import Fixed, Jitter, Latency, LogNormal
+from batcher.sim.laws import AMPLE_RESERVE
 from batcher.sim.loop import Loop
 from batcher.sim.report import Recorder, Report
 from batcher.sim.traffic import requests
