@@ -139,6 +139,17 @@ async def test_pipelined_requests_may_be_cut_anywhere(size: int) -> None:
         assert [(await client.read()).json["output"] for _ in range(6)] == [f"{number}" for number in range(6)]
 
 
+async def test_a_read_may_end_in_any_head() -> None:
+    """The bound on a head's bytes counts that head, not what came before it in the same read."""
+    async with serving(quick()) as server, connected(server.port) as client:
+        large, small = run("x" * 300_000), run("small")
+        client.write(large[:200_000])
+        await asyncio.sleep(0.01)
+        client.write(large[200_000:] + small[:30])
+        assert (await client.read()).status == 200
+        assert (await client.ask(small[30:])).json["output"] == "small"
+
+
 async def test_what_follows_connection_close_is_not_served() -> None:
     async with serving(quick()) as server, connected(server.port) as client:
         client.write(run("last", connection="close") + run("too late"))
