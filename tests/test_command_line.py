@@ -88,7 +88,9 @@ def test_file_environment_and_flags_meet(monkeypatch: pytest.MonkeyPatch, served
     monkeypatch.setenv("BATCHER_PORT", "2")
     monkeypatch.setenv("BATCHER_MAX_BATCH_SIZE", "2")
     assert type_in(monkeypatch, "serve", "--config", str(file), "--max-batch-size", "3") == 0
-    assert served == [Settings(workers=1, port=2, max_batch_size=3)]
+    monkeypatch.setenv("BATCHER_CONFIG", str(file))
+    assert type_in(monkeypatch, "serve", "--max-batch-size", "3") == 0
+    assert served == [Settings(workers=1, port=2, max_batch_size=3)] * 2
 
 
 # Mistakes

@@ -68,6 +68,12 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert settings == Settings(workers=1, max_batch_size=2, port=3)
 
 
+def test_the_variable_that_names_the_file_is_no_setting() -> None:
+    assert load_settings(environment={"BATCHER_CONFIG": "batcher.toml"}) == Settings()
+    with pytest.raises(ConfigError, match="config"):
+        load_settings(flags={"config": "batcher.toml"})
+
+
 def test_nothing_said_is_the_defaults() -> None:
     assert load_settings() == load_settings(environment={}, flags={}) == Settings()
     settings = Settings()
@@ -77,7 +83,7 @@ def test_nothing_said_is_the_defaults() -> None:
 # What is not understood
 
 
-@pytest.mark.parametrize("name", ["worker", "max_batch", "port_", "config", "", "Workers "])
+@pytest.mark.parametrize("name", ["worker", "max_batch", "port_", "", "workers "])
 def test_an_unknown_name_is_refused_wherever_it_stands(tmp_path: Path, name: str) -> None:
     ways: list[dict[str, Any]] = [
         {"flags": {name: 1}},
