@@ -82,7 +82,9 @@ class Driver:
             on_end(Refuse(request, refusal.outcome, refusal.error))
             return request.id
         self._waiters[request.id] = on_end
-        self._perform(dispatcher.submit(request, now=now))
+        self._decide(lambda: dispatcher.submit(request, now=now))
+        if self._has_failed and request.id in self._waiters:
+            self._end(Refuse(request, Outcome.FAILED, ServerFault("internal error")))
         return request.id
 
     def cancel(self, tier: str, request_id: int) -> None:
@@ -138,25 +140,33 @@ class Driver:
     # What workers report.
 
     def worker_ready(self, worker_id: int, incarnation: int) -> None:
-        self._perform(self._dispatcher.worker_ready(worker_id, incarnation, now=self._read_clock()))
+        self._decide(lambda: self._dispatcher.worker_ready(worker_id, incarnation, now=self._read_clock()))
 
     def worker_lost(self, worker_id: int, incarnation: int, fault: WorkerFault) -> None:
-        self._perform(self._dispatcher.worker_lost(worker_id, incarnation, fault, now=self._read_clock()))
+        self._decide(lambda: self._dispatcher.worker_lost(worker_id, incarnation, fault, now=self._read_clock()))
 
     def batch_completed(self, batch: RunBatch, outputs: object, run_s: float) -> None:
         self._meters.run_s.observe(run_s)
-        effects = self._dispatcher.complete(batch.batch_id, batch.attempt, outputs, now=self._read_clock())
-        self._perform(effects, run_s=run_s)
+        now = self._read_clock()
+        self._decide(lambda: self._dispatcher.complete(batch.batch_id, batch.attempt, outputs, now=now), run_s=run_s)
 
     def batch_failed(self, batch: RunBatch) -> None:
-        self._perform(self._dispatcher.fail(batch.batch_id, batch.attempt, now=self._read_clock()))
+        self._decide(lambda: self._dispatcher.fail(batch.batch_id, batch.attempt, now=self._read_clock()))
 
     # Effects and time.
 
-    def _perform(self, effects: Effects, *, run_s: float = 0.0) -> None:
-        """`run_s` is what the batch of the answers among them took where it was computed."""
+    def _decide(self, decide: Callable[[], Effects], *, run_s: float = 0.0) -> None:
+        """Asks the dispatcher and performs what it says. If that raises, which is a bug, this process is not ready any more."""
         if self._is_closed:
             return
+        try:
+            self._perform(decide(), run_s=run_s)
+        except Exception as error:
+            self._has_failed = True
+            log.error("dispatcher_failed", exc_info=error, dispatcher=repr(self._dispatcher))
+
+    def _perform(self, effects: Effects, *, run_s: float = 0.0) -> None:
+        """`run_s` is what the batch of the answers among them took where it was computed."""
         ends: list[End] = []
         num_started = 0
         for effect in effects:
@@ -231,13 +241,9 @@ class Driver:
         self._now = max(self._read_clock(), self._wake_at)
         self._wake_at = float("inf")
         self._timer = None
-        try:
-            if late_s > _STALL_S:
-                self._dispatcher.excuse(late_s)
-            self._perform(self._dispatcher.tick(now=self._now))
-        except Exception as error:
-            self._has_failed = True
-            log.error("dispatcher_failed", exc_info=error, dispatcher=repr(self._dispatcher))
+        if late_s > _STALL_S:
+            self._dispatcher.excuse(late_s)
+        self._decide(lambda: self._dispatcher.tick(now=self._now))
 
 
 def _is_text(output: str) -> bool:

@@ -17,12 +17,11 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from batcher.config import HttpConfig
-from batcher.errors import InvalidRequest, Overloaded, RequestTimeout, RequestTooLarge, ServiceError, ShuttingDown
+from batcher.errors import InvalidRequest, Overloaded, RequestTooLarge, ServiceError, ShuttingDown
 from batcher.service.run import RunEndpoint
 from batcher.service.run_cycle import RunCycle
+from batcher.service.timed import TimedProtocol
 from batcher.service.wire import Reply, declared_length, encode_response, find_request_id
 
 _HOT_URL = b"/v1/run"
@@ -39,35 +38,23 @@ _MAX_AHEAD_BYTES = 65_536
 _SMALL_BODY_BYTES = 16_384
 """A refused request with a body up to this is read to its end, so that its connection can go on."""
 
-_LINGER_S = 2.0
-"""How long a connection that was refused in mid-message is still read, so that the refusal is not lost in a reset."""
 
-
-class FastPathProtocol(HttpToolsProtocol):
+class FastPathProtocol(TimedProtocol):
     """One connection.
 
     `_cycles` are the requests that are not answered yet, the oldest first, each with its ASGI app if it is uvicorn's; `cycle`
-    is the latest, which the parser feeds. `_reading_timer` runs while a message comes in and it is the client we wait for,
-    `_writing_timer` while the client takes no replies. Once `_is_deaf`, whatever arrives is thrown away.
+    is the latest, which the parser feeds. Once `_is_deaf`, whatever arrives is thrown away.
     """
 
-    cycle: Any
-
     def __init__(self, *, endpoint: RunEndpoint, http: HttpConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(http=http, **kwargs)
         self.endpoint = endpoint
-        self._http = http
         self._cycles: deque[tuple[Any, Any]] = deque()
         self._has_first_started = False
         self._is_going_on = False
-        self._is_deaf = False
-        self._is_lingering = False
-        self._is_reading = False
-        self._is_reading_head = False
+        self._has_begun_in_this_read = False
         self._num_bytes = 0
         self._num_bytes_ahead = 0
-        self._reading_timer: asyncio.TimerHandle | None = None
-        self._writing_timer: asyncio.TimerHandle | None = None
 
     # The connection.
 
@@ -104,9 +91,9 @@ class FastPathProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
-        was_reading = self._is_reading
+        self._has_begun_in_this_read = False
         super().data_received(data)
-        if self._is_reading and was_reading:
+        if self._is_reading and not self._has_begun_in_this_read:
             self._num_bytes += len(data)
             limit = _MAX_HEAD_BYTES if self._is_reading_head else _MAX_HEAD_BYTES + self._http.max_body_bytes * _MAX_FRAMING
             if self._num_bytes > limit:
@@ -115,55 +102,55 @@ class FastPathProtocol(HttpToolsProtocol):
         if self._num_bytes_ahead > _MAX_AHEAD_BYTES:
             self.flow.pause_reading()
         self._watch_reading()
-        if not self._is_reading and not self._cycles and self.timeout_keep_alive_task is None:
+        if not (self._cycles or self._is_reading or self._has_ended):
             self._arm_keep_alive()
-
-    def pause_writing(self) -> None:
-        """The client does not take its replies: it gets no more until it does, and not for ever."""
-        super().pause_writing()
-        self.flow.pause_reading()
-        self._watch_reading()
-        self._writing_timer = self.loop.call_later(self._http.body_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._writing_timer is not None:
-            self._writing_timer.cancel()
-            self._writing_timer = None
         if not self.transport.is_closing():
             self._go_on()
 
     # What the parser finds.
 
     def on_message_begin(self) -> None:
-        self._is_reading = self._is_reading_head = True
+        self._is_reading = self._is_reading_head = self._has_begun_in_this_read = True
         self._num_bytes = 0
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_reading_head:  # What comes behind a chunked body is nothing we know.
-            super().on_header(name, value)
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._is_reading_head = False
         if self._is_deaf:
             return
-        if self.url != _HOT_URL or self.parser.get_method() != b"POST":
-            self.cycle = None  # Then uvicorn hands the new cycle to `_start_asgi_task`, whatever became of the last.
-            super().on_headers_complete()
+        parser, headers = self.parser, dict(self.headers)
+        if self.url != _HOT_URL or parser.get_method() != b"POST":
+            self._hand_over()
             return
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        own_id = find_request_id(self.headers)
-        cycle = RunCycle(self, keep_alive=keep_alive, expects_continue=self.expect_100_continue, own_id=own_id)
-        self.cycle = cycle
+        expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        self.cycle = cycle = RunCycle(self, keep_alive, expects_continue, find_request_id(headers))
         try:
-            cycle.caller = self.endpoint.authenticate(self.headers)
-            if self.parser.should_upgrade():  # The parser skips the body of such a request.
+            cycle.caller = self.endpoint.authenticate(headers)
+            if parser.should_upgrade():  # The parser skips the body of such a request.
                 raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:
-            is_small = declared_length(self.headers) <= _SMALL_BODY_BYTES
-            cycle.refuse(error, reads_on=is_small and not self.expect_100_continue)
+            is_small = declared_length(headers) <= _SMALL_BODY_BYTES
+            cycle.refuse(error, reads_on=is_small and not expects_continue)
         self._enqueue(cycle, None)
+
+    def _hand_over(self) -> None:
+        """Lets uvicorn make what ASGI needs of the request, as if the parser had only now told it."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
+        self.cycle = None  # Then uvicorn hands the new cycle to `_start_asgi_task`, whatever became of the last.
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         if self._is_deaf:
@@ -204,7 +191,7 @@ class FastPathProtocol(HttpToolsProtocol):
             self._has_first_started = self._has_first_started and bool(self._cycles)
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        cycle = RunCycle(self, keep_alive=False)
+        cycle = RunCycle(self)
         cycle.refuse(error)
         self._enqueue(cycle, None)
 
@@ -248,11 +235,6 @@ class FastPathProtocol(HttpToolsProtocol):
         if not (self._cycles or self._is_reading or self._has_ended):
             self._arm_keep_alive()
 
-    @property
-    def _has_ended(self) -> bool:
-        """Whether nothing may be written any more."""
-        return self._is_lingering or self.transport.is_closing()
-
     # Writing.
 
     def send(self, reply: Reply, cycle: RunCycle) -> None:
@@ -263,38 +245,3 @@ class FastPathProtocol(HttpToolsProtocol):
             self._is_deaf = True
             self.transport.close()
         self.on_response_complete()
-
-    def _linger(self) -> None:
-        """Ends the connection, a little later: what the client still sends is thrown away meanwhile."""
-        self._is_deaf = self._is_lingering = True
-        self._cancel_timers()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.flow.resume_reading()
-        self._reading_timer = self.loop.call_later(_LINGER_S, self.transport.close)
-
-    # Time.
-
-    def _arm_keep_alive(self) -> None:
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-
-    def _watch_reading(self) -> None:
-        """Bounds the time of the message that is coming in, while it is the client that we wait for."""
-        is_ours = self._is_reading_head or isinstance(self.cycle, RunCycle)  # A body on the ASGI way has a timeout there.
-        if self._is_reading and is_ours and not self._is_deaf and not self.flow.read_paused:
-            if self._reading_timer is None:
-                self._reading_timer = self.loop.call_later(self._http.body_timeout_s, self._on_reading_timeout)
-        elif self._reading_timer is not None and not self._is_lingering:
-            self._reading_timer.cancel()
-            self._reading_timer = None
-
-    def _on_reading_timeout(self) -> None:
-        self._refuse_message(RequestTimeout(f"the request did not arrive within {self._http.body_timeout_s:g} s"))
-
-    def _cancel_timers(self) -> None:
-        self._unset_keepalive_if_required()
-        for timer in (self._reading_timer, self._writing_timer):
-            if timer is not None:
-                timer.cancel()
-        self._reading_timer = self._writing_timer = None

@@ -5,7 +5,7 @@ Two front ends share it: the fast path inside uvicorn's protocol, and a raw ASGI
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from batcher.config import HttpConfig
@@ -31,25 +31,17 @@ class RunEndpoint:
         self._id_prefix = f"req_{os.urandom(5).hex()}"
         self._num_refused = 0
 
-    def authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+    def authenticate(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Judges a request by its headers (names in lower case). Raises ServiceError: 401 before anything, 400 or 413."""
-        key = bearer = encoding = b""
-        length = 0
-        for name, value in headers:
-            if name == b"x-api-key":
-                key = value
-            elif name == b"authorization":
-                bearer = value
-            elif name == b"content-length":
-                length = int(value) if value.isdigit() else 0
-            elif name == b"content-encoding":
-                encoding = value
-        if not key and bearer[:7].lower() == b"bearer ":
-            key = bearer[7:].strip()
+        key = headers.get(b"x-api-key")
+        if key is None:
+            bearer = headers.get(b"authorization", b"")
+            key = bearer[7:].strip() if bearer[:7].lower() == b"bearer " else b""
         caller = self._keys.find(key)
-        if encoding and encoding.lower() != b"identity":
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidRequest("the body must not be compressed")
-        self.check_length(length)
+        length = headers.get(b"content-length", b"0")
+        self.check_length(int(length) if length.isdigit() else 0)
         return caller
 
     def check_length(self, num_bytes: int) -> None:

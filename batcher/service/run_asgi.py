@@ -29,18 +29,19 @@ class RunAsgi:
         except _Disconnected:
             return
         except ServiceError as error:
-            reply = self._endpoint.refuse(error, find_request_id(scope["headers"]))
+            reply = self._endpoint.refuse(error, find_request_id(dict(scope["headers"])))
         for message in messages(reply):
             await send(message)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
-        caller = self._endpoint.authenticate(scope["headers"])
+        headers = dict(scope["headers"])
+        caller = self._endpoint.authenticate(headers)
         try:
             async with asyncio.timeout(self._body_timeout_s):
                 body = await self._read(receive)
         except TimeoutError:
             raise RequestTimeout(f"the request did not arrive within {self._body_timeout_s:g} s") from None
-        return await self._wait(caller, body, receive, own_id=find_request_id(scope["headers"]))
+        return await self._wait(caller, body, receive, own_id=find_request_id(headers))
 
     async def _read(self, receive: Receive) -> bytes:
         body = bytearray()
@@ -58,7 +59,7 @@ class RunAsgi:
         """The reply, or _Disconnected if the client leaves before it; then its place is given back."""
         answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         request_id = self._endpoint.submit(caller, body, answered.set_result, own_id=own_id)
-        gone = asyncio.ensure_future(receive())
+        gone = asyncio.ensure_future(_wait_disconnect(receive))
         try:
             waited: set[asyncio.Future[Any]] = {answered, gone}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -69,6 +70,11 @@ class RunAsgi:
             gone.cancel()
             if not answered.done():
                 self._endpoint.cancel(caller, request_id)
+
+
+async def _wait_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def messages(reply: Reply) -> tuple[Message, Message]:

@@ -44,7 +44,11 @@ class RunCycle:
     )
 
     def __init__(
-        self, connection: Connection, *, keep_alive: bool, expects_continue: bool = False, own_id: str | None = None
+        self,
+        connection: Connection,
+        keep_alive: bool = False,
+        expects_continue: bool = False,
+        own_id: str | None = None,
     ) -> None:
         self.connection = connection
         self.keep_alive = keep_alive

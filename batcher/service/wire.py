@@ -1,7 +1,7 @@
 """Between bytes and types: the body of `POST /v1/run`, its answer, and the one shape of every error (DESIGN D6). Pure."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from math import inf
 
@@ -94,22 +94,15 @@ def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def find_request_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def find_request_id(headers: Mapping[bytes, bytes]) -> str | None:
     """The caller's own x-request-id if it is safe to repeat in headers, bodies and logs; else None."""
-    for name, value in headers:
-        if name == b"x-request-id":
-            return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else None
-    return None
+    own_id = headers.get(b"x-request-id")
+    return own_id.decode("ascii") if own_id is not None and _REQUEST_ID.fullmatch(own_id) else None
 
 
-def declared_length(headers: Iterable[tuple[bytes, bytes]]) -> float:
+def declared_length(headers: Mapping[bytes, bytes]) -> float:
     """Bytes of body that the headers declare: 0 without a body, infinity for one of unknown length."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value)
-        if name == b"transfer-encoding":
-            return inf
-    return 0
+    return inf if b"transfer-encoding" in headers else int(headers.get(b"content-length", b"0"))
 
 
 def encode_response(reply: Reply, default_headers: Iterable[tuple[bytes, bytes]], *, keeps_alive: bool) -> bytes:
