@@ -6,11 +6,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from backends.base import WorkerBackend
+from backends.base import BackendSpec, WorkerBackend
 from backends.process import ProcessBackend
 
 ROOT = Path(__file__).parents[2]
 FAULTY = "tests.backends.faulty:FaultyBackend"
+
+
+def in_process(name: str = FAULTY, *, index: int = 0, start_timeout_s: float = 30.0) -> ProcessBackend:
+    return ProcessBackend(BackendSpec(name), index=index, start_timeout_s=start_timeout_s)
+
+
+def odd(name: str, *, start_timeout_s: float = 30.0) -> ProcessBackend:
+    return in_process(f"tests.backends.odd:{name}", start_timeout_s=start_timeout_s)
+
+
+def running(backend: ProcessBackend) -> int:
+    assert backend.pid is not None
+    return backend.pid
 
 
 @asynccontextmanager

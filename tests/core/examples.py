@@ -9,6 +9,7 @@ import msgspec
 
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.dispatcher import Dispatcher
+from batcher.core.dispatch.workers import Workers
 from batcher.core.effects import Answer, Effect, Effects, Refuse, RunBatch, StartWorker, StopWorker
 from batcher.types import Outcome, Request, WorkerFault
 
@@ -33,6 +34,13 @@ def a_dispatcher(*, num_ready: int = 1, now: float = 0.0, **settings: Any) -> Di
     for worker_id in range(num_ready):
         dispatcher.worker_ready(worker_id, 1, now=now)
     return dispatcher
+
+
+def some_workers(*, num_ready: int = 0, **settings: Any) -> Workers:
+    workers = Workers(DispatchConfig(**settings), now=0.0)
+    for worker_id in range(num_ready):
+        workers.ready(workers[worker_id])
+    return workers
 
 
 def submit_all(dispatcher: Dispatcher, requests: Iterable[Request], *, now: float) -> list[Effect]:

@@ -222,6 +222,24 @@ def test_workers_that_finish_in_another_order_do_not_mix_outputs_up() -> None:
     assert found == {index: f"<in-{index}>" for index in range(6)}
 
 
+class Text(str):
+    """A text of a kind of its own, as numpy's are."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_texts_of_another_kind_are_answered_as_plain_ones(kind: type) -> None:
+    """numpy's `str_` is a text, and is refused by encoders that look at the type."""
+    dispatcher = a_dispatcher(policy="static", max_batch_size=2)
+    run = the_run(submit_all(dispatcher, [a_request(1), a_request(2)], now=1.0))
+
+    found = answers(dispatcher.complete(run.batch_id, 1, kind([Text("a"), "b"]), now=1.2))
+
+    assert found == {1: "a", 2: "b"}
+    assert {type(output) for output in found.values()} == {str}
+
+
 # what it tells of itself
 
 
@@ -247,7 +265,7 @@ def test_it_tells_what_it_holds() -> None:
 
     statistics = dispatcher.statistics()
 
-    assert repr(dispatcher) == "<Dispatcher waiting=1 running=2 inflight=1 parked=0 ready=2>"
+    assert repr(dispatcher) == "<Dispatcher live=3 waiting=1 inflight=1 parked=0 ready=2>"
     assert [(t.name, t.num_waiting, t.num_bytes, t.num_tenants) for t in statistics.tiers] == [
         ("paid", 1, 7, 1),
         ("free", 0, 0, 0),

@@ -201,6 +201,29 @@ def test_when_the_queue_is_full_a_request_is_refused_and_not_accepted() -> None:
     assert dispatcher.statistics().counters.num_no_room == 1
 
 
+@pytest.mark.parametrize(("service_time_s", "seconds"), [(0.01, 1), (0.25, 2), (2.0, 10), (20.0, 60)])
+def test_who_finds_the_queue_full_is_told_when_those_that_wait_will_have_left(service_time_s: float, seconds: int) -> None:
+    dispatcher = a_dispatcher(policy="single", max_waiting=10, service_time_s=service_time_s)
+    hold_all_workers(dispatcher, now=1.0)
+    submit_all(dispatcher, [a_request(index) for index in range(5)], now=1.0)
+
+    refusal = the_refusal(dispatcher.submit(a_request(5), now=1.0))
+
+    assert refusal.outcome is Outcome.REJECTED_CAPACITY
+    assert refusal.error.message == "the queue is full"
+    assert refusal.error.retry_after_s == seconds
+
+
+def test_who_gives_way_is_told_when_to_come_back_and_without_any_worker_after_the_longest_wait() -> None:
+    dispatcher = a_dispatcher(num_ready=0, policy="single", max_waiting=2)
+    for index, tenant in enumerate(["ann", "bob"]):
+        dispatcher.submit(a_request(index, tier="free", tenant=tenant), now=1.0)
+
+    refusal = the_refusal(dispatcher.submit(a_request(3), now=1.1))
+
+    assert (refusal.request.id, refusal.error.retry_after_s) == (1, 60)
+
+
 def test_a_displaced_request_ends_there_and_then_and_has_no_deadline_left() -> None:
     dispatcher = a_dispatcher(policy="single", max_waiting=2)
     (held,) = hold_all_workers(dispatcher, now=1.0)

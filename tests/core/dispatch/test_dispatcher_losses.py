@@ -267,28 +267,14 @@ def test_after_a_slow_first_batch_all_others_are_served() -> None:
     assert dispatcher.capacity_rate > 0
 
 
-def test_hung_workers_are_out_and_a_canary_brings_them_back() -> None:
-    """B90: a frozen backend stayed in rotation for an hour. After five hangs in a row the breaker opens for 30 s; then one
-    single request tries the worker, and its success brings the worker back.
-    """
-    dispatcher = a_dispatcher(
-        policy="static", max_batch_size=2, first_batch_timeout_s=1.0, restart_backoff_s=0.125, max_attempts=1
-    )
-    now = 1.0
-    for incarnation in range(1, 6):
-        submit_all(dispatcher, [a_request(10 * incarnation), a_request(10 * incarnation + 1)], now=now)
-        assert len(refusals(dispatcher.tick(now=now + 1.0))) == 2
-        due_at = dispatcher.next_deadline()
-        assert due_at is not None
-        assert due_at - (now + 1.0) == (30.0 if incarnation == 5 else 0.125 * 2 ** (incarnation - 1))
-        assert dispatcher.tick(now=due_at) == [StartWorker(0, incarnation + 1)]
-        dispatcher.worker_ready(0, incarnation + 1, now=due_at)
-        now = due_at
-    assert dispatcher.statistics().num_broken_workers == 1
+def test_what_is_due_expires_before_a_loss_is_handled() -> None:
+    """Else a request whose time is over would be parked, paid for out of the retry budget, or told that it failed."""
+    dispatcher = a_dispatcher(num_ready=2, policy="single", max_attempts=1)
+    dispatcher.submit(a_request(1, deadline_at=1.25), now=1.0)
 
-    canary = the_run(submit_all(dispatcher, [a_request(100), a_request(101)], now=now))
-    assert ids(canary) == [100]
-    dispatcher.complete(canary.batch_id, 1, echo(canary), now=now + 0.2)
+    effects = dispatcher.worker_lost(0, 1, WorkerFault.DIED, now=1.3)
 
-    assert dispatcher.statistics().num_broken_workers == 0
-    assert ids(the_run(dispatcher.submit(a_request(102), now=now + 0.2))) == [101, 102]
+    assert refusals(effects) == {1: Outcome.EXPIRED}
+    assert [type(effect) for effect in effects] == [Refuse, StopWorker]
+    assert (dispatcher.statistics().num_parked, dispatcher.statistics().retry_budget) == (0, 100.0)
+    dispatcher.check()

@@ -5,38 +5,24 @@ from math import inf
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from batcher.core.dispatch.dispatcher import Dispatcher
-from batcher.core.effects import Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
-from batcher.errors import InputFailed
-from batcher.types import Outcome, WorkerFault
+from batcher.core.effects import RunBatch
+from batcher.types import WorkerFault
+from tests.core.dispatch.doubting_shell import AMPLE_RESERVE, DoubtingShell
 from tests.core.examples import a_dispatcher, a_request, echo
 
 TENANTS = st.sampled_from(["ann", "bob", "cy"])
 
 
-class DispatcherMachine(RuleBasedStateMachine):
-    """The model: the ids that are live, the incarnation of each worker with what it runs, and the inputs that are bad.
-
-    The machine is the shell: it performs effects at once and reports what a rule decides, in any order, now and then late.
-    """
+class DispatcherMachine(DoubtingShell):
+    """It is the shell: it performs effects at once and reports what a rule decides, in any order, now and then late."""
 
     timeout_s = 0.0625
-    dispatcher: Dispatcher
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 1.0
         self.next_id = 1
-        self.live: set[int] = set()
-        self.ended: set[int] = set()
-        self.deadlines: dict[int, float] = {}
-        self.poison: set[int] = set()
-        self.incarnations: dict[int, int] = {}
-        self.starting: set[int] = set()
-        self.running: dict[int, RunBatch] = {}
-        self.past: list[RunBatch] = []
 
     @initialize(
         policy=st.sampled_from(["single", "static", "size-or-timeout", "paced"]),
@@ -44,7 +30,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         num_workers=st.integers(1, 4),
         max_waiting=st.sampled_from([3, 30]),
         breaker_threshold=st.sampled_from([1, 3]),
-        retry_reserve=st.sampled_from([0, 5, 10_000]),
+        retry_reserve=st.sampled_from([0, 5, AMPLE_RESERVE]),
         max_attempts=st.integers(1, 4),
     )
     def build(
@@ -60,6 +46,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.policy = policy
         self.max_batch_size = 1 if policy == "single" else max_batch_size
         self.max_attempts = max_attempts
+        self.retry_reserve = retry_reserve
         max_waiting = max(max_waiting, 2 * max_batch_size)
         self.dispatcher = a_dispatcher(
             num_ready=0,
@@ -79,53 +66,6 @@ class DispatcherMachine(RuleBasedStateMachine):
             start_timeout_s=3.0,
         )
         self.perform(self.dispatcher.start())
-
-    # The shell: it believes nothing and checks each effect against the model.
-
-    def perform(self, effects: Effects) -> None:
-        for effect in effects:
-            match effect:
-                case StartWorker(worker_id, incarnation):
-                    assert incarnation == self.incarnations.get(worker_id, 0) + 1
-                    assert worker_id not in self.running
-                    self.incarnations[worker_id] = incarnation
-                    self.starting.add(worker_id)
-                case StopWorker(worker_id, incarnation):
-                    assert incarnation == self.incarnations[worker_id]
-                    self.starting.discard(worker_id)
-                    if worker_id in self.running:
-                        self.past.append(self.running.pop(worker_id))
-                case RunBatch():
-                    self.check_run(effect)
-                    self.running[effect.worker_id] = effect
-                case Answer(request, output):
-                    assert output == f"<{request.input}>", "an answer that is somebody else's"
-                    assert self.now < request.deadline_at, "an answer after the deadline"
-                    assert request.id not in self.poison
-                    self.end(request.id)
-                case Refuse(request, outcome, error):
-                    if outcome is Outcome.EXPIRED:
-                        assert request.deadline_at <= self.now
-                    if isinstance(error, InputFailed):
-                        assert request.id in self.poison, "an innocent was blamed"
-                    if request.id in self.live:
-                        self.end(request.id)
-
-    def end(self, request_id: int) -> None:
-        self.live.remove(request_id)
-        self.ended.add(request_id)
-        del self.deadlines[request_id]
-
-    def check_run(self, run: RunBatch) -> None:
-        assert run.worker_id not in self.running, "a worker runs one batch at a time"
-        assert run.worker_id not in self.starting
-        assert run.incarnation == self.incarnations[run.worker_id]
-        assert 1 <= len(run.requests) <= self.max_batch_size
-        assert 1 <= run.attempt <= self.max_attempts
-        for request in run.requests:
-            assert request.id in self.live, "what has ended runs again"
-            assert request.deadline_at > self.now, "what has expired runs"
-            assert all(request not in other.requests for other in self.running.values()), "a request runs twice at a time"
 
     # Rules: requests.
 
@@ -198,6 +138,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if any(request.id in self.poison for request in run.requests):
             self.perform(self.dispatcher.fail(run.batch_id, run.attempt, now=self.now))
         else:
+            self.failed.discard(run.worker_id)
             self.perform(self.dispatcher.complete(run.batch_id, run.attempt, echo(run), now=self.now))
 
     @precondition(lambda self: self.running)

@@ -57,10 +57,13 @@ def test_a_wrong_count_on_every_attempt_ends_in_an_error_that_names_both_numbers
     assert {effect.outcome for effect in refused} == {Outcome.FAILED}
     assert {type(effect.error) for effect in refused} == {BadOutput}
     assert len(refusals(played.effects)) == 8
-    assert [len(call) for call in played.calls] == [8, 8, 2, 2, 2, 2]
-    assert all("returned 1 outputs for 2 inputs" in effect.error.message for effect in refused)
+    # Only the third worker has not failed before the batch is in four parts; the others try each part with one request.
+    assert [len(call) for call in played.calls] == [8, 8, 2, 1, 1, 1, 1, 1, 1]
+    told = [effect.error.message.partition(",")[0] for effect in refused]
+    numbers = ["run_batch returned 1 outputs for 2 inputs"] * 2 + ["run_batch returned 0 outputs for 1 inputs"] * 6
+    assert told == numbers
     assert not any("in-" in effect.error.message for effect in refused)
-    assert dispatcher.statistics().counters.num_bad_outputs == 6
+    assert dispatcher.statistics().counters.num_bad_outputs == 9
 
 
 def test_a_wrong_count_now_and_then_costs_only_those_whom_it_meets_on_every_attempt() -> None:
@@ -230,7 +233,8 @@ def test_an_input_that_kills_its_worker_takes_at_most_a_quarter_with_it_and_at_m
     assert len(failed) <= 13
     assert len(answers(played.effects)) == 50 - len(failed)
     assert sum(isinstance(effect, StopWorker) for effect in played.effects) == 3
-    assert len(played.calls) == 1 + 1 + 4
+    # Whole twice, then four parts, of which the two workers that were lost before try theirs with one request first.
+    assert len(played.calls) == 1 + 1 + 4 + 2
 
 
 def test_the_loss_of_a_whole_fleet_loses_no_request() -> None:

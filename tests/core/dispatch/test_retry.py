@@ -9,7 +9,7 @@ import pytest
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.inflight import Batch
 from batcher.core.dispatch.ledger import Ledger
-from batcher.core.dispatch.retry import NUM_PARTS, Retries, RetryBudget, split
+from batcher.core.dispatch.retry import NUM_PARTS, Retries, split
 from batcher.types import BatchReason, Request
 from tests.core.examples import a_request
 
@@ -204,45 +204,44 @@ def test_what_is_too_large_for_a_canary_stays_parked_as_a_batch_of_its_own() -> 
     assert retries.pop(live, max_size=1) == Batch(1, 2, requests[:1], BatchReason.RETRY)
 
     assert list(retries) == [Batch(100, 2, requests[1:], BatchReason.RETRY)]
+    assert retries.budget.num_available == 98.0
 
 
-# the budget
+def test_without_budget_a_batch_is_too_large_for_nobody() -> None:
+    retries = some_retries(retry_reserve=1)
+    requests = some_requests(4)
+    live = Ledger()
+    for request in requests:
+        live.open(request)
+    assert retries.park_after_loss(a_batch(requests), requests)
+
+    assert retries.pop(live, max_size=1) == Batch(1, 2, requests, BatchReason.RETRY)
+
+    assert len(retries) == 0
 
 
-def test_the_budget_starts_full_and_gives_what_it_has() -> None:
-    budget = RetryBudget(ratio=0.5, reserve=3)
+def test_only_those_who_are_left_count_for_the_size() -> None:
+    """Of four that were lost one is left: it is a canary by itself and costs no call more."""
+    retries = some_retries()
+    requests = some_requests(4)
+    live = Ledger()
+    live.open(requests[2])
+    assert retries.park_after_loss(a_batch(requests), requests)
 
-    assert budget.withdraw(2)
-    assert budget.withdraw(1)
-    assert not budget.withdraw(1)
-    assert budget.num_available == 0.0
+    assert retries.pop(live, max_size=1) == Batch(1, 2, requests[2:3], BatchReason.RETRY)
 
-
-def test_a_withdrawal_that_is_too_large_takes_nothing() -> None:
-    budget = RetryBudget(ratio=0.5, reserve=3)
-
-    assert not budget.withdraw(4)
-    assert budget.num_available == 3.0
+    assert (len(retries), retries.budget.num_available) == (0, 99.0)
 
 
-def test_fresh_batches_fill_the_budget_by_the_ratio_and_never_above_the_reserve() -> None:
-    budget = RetryBudget(ratio=0.25, reserve=2)
-    assert budget.withdraw(2)
-    for _ in range(3):
-        budget.deposit()
-    assert not budget.withdraw(1)
-    budget.deposit()
-    assert budget.withdraw(1)
+def test_the_search_for_bad_inputs_uses_half_of_the_reserve_and_losses_may_have_all_of_it() -> None:
+    """Whoever sends many bad inputs must not use up what the loss of a worker needs."""
+    retries = some_retries(retry_reserve=8)
+    batch = a_batch(some_requests(8))
+    assert retries.park_after_raise(batch, batch.requests)
 
-    for _ in range(100):
-        budget.deposit()
+    assert not retries.park_after_raise(batch, batch.requests)
+    assert (retries.num_splits, retries.budget.num_available) == (4, 4.0)
+    assert retries.park_after_loss(batch, batch.requests)
+    assert retries.park_after_loss(a_batch(batch.requests[:3], attempt=2), batch.requests[:3])
 
-    assert budget.num_available == 2.0
-
-
-def test_a_reserve_of_zero_allows_no_retry_ever() -> None:
-    budget = RetryBudget(ratio=1.0, reserve=0)
-    budget.deposit()
-
-    assert not budget.withdraw(1)
-    assert budget.withdraw(0)
+    assert (retries.num_retries, retries.budget.num_available) == (4, 0.0)

@@ -26,15 +26,21 @@ def test_the_first_sample_replaces_the_configured_mean() -> None:
     assert service_time.longest_s == pytest.approx(5.0)
 
 
-def test_the_first_batch_of_a_fresh_worker_says_nothing_about_the_mean() -> None:
-    """Models warm up; while nothing else is known it only tells how long a batch may take."""
+def test_the_first_batch_of_a_fresh_worker_tells_how_long_batches_may_take_and_nothing_of_the_mean() -> None:
+    """Models warm up. And a fleet that becomes slower for good is only known by its first batches: all others are called
+    hung, and never succeed.
+    """
     service_time = ServiceTime(0.2)
 
     service_time.observe(10.0, is_first=True)
     assert (service_time.mean_s, service_time.longest_s, service_time.num_samples) == (0.2, 10.0, 0)
-
     service_time.observe(0.25)
     assert service_time.mean_s == pytest.approx(0.25)
+    service_time.observe(20.0, is_first=True)
+    service_time.observe(0.1, is_first=True)
+
+    assert service_time.mean_s == pytest.approx(0.25)
+    assert (service_time.longest_s, service_time.num_samples) == (20.0, 1)
 
 
 def test_the_mean_moves_by_a_tenth_to_each_later_sample() -> None:

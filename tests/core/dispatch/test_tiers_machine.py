@@ -12,7 +12,7 @@ from tests.core.examples import a_request
 
 
 class TiersMachine(RuleBasedStateMachine):
-    """Against plain lists: for each tier the tenants in turn, each with its requests in order."""
+    """Against plain lists: for each tier the tenants in turn, each with its requests in order; one slot in fifty apart."""
 
     max_requests = 12
     max_bytes = 200
@@ -24,6 +24,7 @@ class TiersMachine(RuleBasedStateMachine):
         self.lines: dict[str, list[tuple[str, deque[Request]]]] = {name: [] for name in self.names}
         self.waiting: list[Request] = []
         self.next_id = 1
+        self.num_slots_since = 0
 
     def forget(self, request: Request) -> None:
         self.waiting.remove(request)
@@ -68,18 +69,34 @@ class TiersMachine(RuleBasedStateMachine):
         self.tiers.remove(request)
         self.forget(request)
 
-    @rule(num=st.integers(1, 6))
-    def take(self, num: int) -> None:
-        expected: list[Request] = []
+    @rule(num=st.sampled_from([1, 2, 3, 23, 25]), age_s=st.sampled_from([0.0, 0.0, 1.0, 3.0]))
+    def take(self, num: int, age_s: float) -> None:
+        """Requests come a second apart, so with `age_s` all but the last so many have waited for a second."""
+        now = self.next_id - age_s
+        expected = self.take_for_the_starving(num, now=now)
         for name in self.names:
             while self.lines[name] and len(expected) < num:
                 tenant, line = self.lines[name].pop(0)
                 expected.append(line.popleft())
                 if line:
                     self.lines[name].append((tenant, line))
-        assert self.tiers.take(num, now=0.0) == tuple(expected)
+        assert self.tiers.take(num, now=now) == tuple(expected)
         for request in expected:
             self.waiting.remove(request)
+
+    def take_for_the_starving(self, num: int, *, now: float) -> list[Request]:
+        """The one whose turn it is in the lower tier with the oldest, if that has waited for a second and a slot is due."""
+        self.num_slots_since += num
+        lower = [request for request in self.waiting if request.tier != self.names[0]]
+        oldest = min(lower, key=lambda request: request.arrived_at, default=None)
+        if oldest is None or oldest.arrived_at > now - 1.0 or self.num_slots_since < 50:
+            return []
+        self.num_slots_since = 0
+        tenant, line = self.lines[oldest.tier].pop(0)
+        request = line.popleft()
+        if line:
+            self.lines[oldest.tier].append((tenant, line))
+        return [request]
 
     @rule(tenant=st.sampled_from(["ann", "bob", "cy", "dan", "new"]), tier=st.sampled_from(["paid", "mid", "free"]))
     def num_ahead_of_is_an_upper_bound(self, tenant: str, tier: str) -> None:

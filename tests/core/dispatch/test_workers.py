@@ -2,19 +2,11 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
 
 import pytest
 
-from batcher.config import DispatchConfig
 from batcher.core.dispatch.workers import Worker, Workers, WorkerState
-
-
-def some_workers(*, num_ready: int = 0, **settings: Any) -> Workers:
-    workers = Workers(DispatchConfig(**settings), now=0.0)
-    for worker_id in range(num_ready):
-        workers.ready(workers[worker_id])
-    return workers
+from tests.core.examples import some_workers
 
 
 def in_state(state: WorkerState) -> tuple[Workers, Worker]:
@@ -197,12 +189,25 @@ def test_a_success_closes_the_breaker_and_forgives_every_failure() -> None:
     assert lose_times(workers, 1) == [0.125]
 
 
+def test_one_failure_is_enough_for_probation_and_too_little_for_the_breaker() -> None:
+    workers = some_workers(num_workers=1, breaker_threshold=2)
+    worker = workers[0]
+    assert not workers.is_on_probation(worker)
+
+    lose_times(workers, 1)
+    assert (workers.is_on_probation(worker), workers.is_broken(worker), workers.num_broken()) == (True, False, 0)
+    lose_times(workers, 1)
+
+    assert (workers.is_on_probation(worker), workers.is_broken(worker), workers.num_broken()) == (True, True, 1)
+
+
 def test_a_batch_that_raised_neither_blames_nor_clears_the_worker() -> None:
     workers = some_workers(num_workers=1, breaker_threshold=2)
     worker = workers[0]
     lose_times(workers, 2)
     workers.ready(worker)
     workers.assign(longest_s=0.2, now=1.0)
+    workers.count_raise(worker)
 
     workers.release(worker, has_succeeded=False)
 
@@ -238,54 +243,3 @@ def test_a_stall_of_the_shell_does_not_count_against_workers_that_it_waits_for()
     assert workers.pop_due(now=64.0) == []
     assert workers.pop_due(now=65.0) == [workers[3]]
     assert workers.pop_due(now=1e9) == []
-
-
-def run_on(workers: Workers, outcomes: list[bool]) -> Worker:
-    """Runs a batch on the next free worker for each outcome; the worker of the last."""
-    for has_succeeded in outcomes:
-        worker = workers.assign(longest_s=0.2, now=1.0)
-        workers.release(worker, has_succeeded=has_succeeded)
-    return worker
-
-
-def test_a_worker_on_which_five_batches_in_a_row_raise_is_to_blame_while_the_other_succeeds() -> None:
-    workers = some_workers(num_workers=2, num_ready=2)
-
-    for _ in range(4):
-        run_on(workers, [False, True])
-        assert not workers.is_to_blame(workers[0])
-    run_on(workers, [False])
-
-    assert workers.is_to_blame(workers[0])
-    assert not workers.is_to_blame(workers[1])
-
-
-def test_one_success_shows_that_it_was_the_inputs() -> None:
-    workers = some_workers(num_workers=2, num_ready=2)
-    run_on(workers, [False, True] * 4 + [True, True])
-
-    run_on(workers, [False, True] * 4)
-
-    assert not workers.is_to_blame(workers[0])
-
-
-@pytest.mark.parametrize("num_workers", [1, 3])
-def test_where_everything_raises_everywhere_nobody_is_to_blame(num_workers: int) -> None:
-    """Then the inputs are bad, or the whole backend: to stop workers would not help."""
-    workers = some_workers(num_workers=num_workers, num_ready=num_workers)
-
-    run_on(workers, [False] * 60)
-
-    assert not any(workers.is_to_blame(worker) for worker in workers)
-
-
-def test_a_fresh_incarnation_is_not_blamed_for_the_last() -> None:
-    workers = some_workers(num_workers=2, num_ready=2)
-    run_on(workers, [False, True] * 5)
-    assert workers.is_to_blame(workers[0])
-    workers.lose(workers[0], now=2.0)
-    workers.restart(workers[0], now=3.0)
-
-    workers.ready(workers[0])
-
-    assert not workers.is_to_blame(workers[0])
