@@ -37,7 +37,7 @@ from tests.sim.mutants import (
     with_tiers_reversed,
 )
 
-MAX_SEEDS = 400
+MAX_SEEDS = 200
 """Worlds in which the law must be seen broken; most are in the first ten. A broken dispatcher breaks others, too."""
 
 

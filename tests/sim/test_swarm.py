@@ -12,8 +12,9 @@ FOUND = {
     13: "Paid requests filled every batch, and a free one that had been let in waited silently until its deadline.",
     15: "run_batch returned None, and the dispatcher raised.",
     19: "run_batch returned a string as long as the batch, and each caller was answered with a letter of it.",
+    24: "A stalled loop heard of a free worker before it ticked, and sent it a request whose deadline had passed.",
     63: "A stalled loop read an answer before it ticked, and told it to a caller whose deadline had passed.",
-    97: "A stalled loop heard of a free worker before it ticked, and sent it a request whose deadline had passed.",
+    171: "Two lower tiers starved, and the slot was always the upper one's, though the other's oldest had waited longer.",
     407: "Many were answered and few came: deadlines that were called off piled up beyond the bound that the core states.",
 }
 """Seeds that broke a law once, each with its story."""
