@@ -78,6 +78,8 @@ class Books:
         self.live: dict[int, Entry] = {}
         self.waiting: dict[int, Request] = {}
         self.again: dict[int, Request] = {}
+        self.suspected: set[int] = set()
+        """Those of `again` whose last run raised."""
         self.benches = [Bench() for _ in range(num_workers)]
         self.is_draining = False
         self.submitting: Request | None = None
@@ -140,6 +142,7 @@ class Books:
         if bench is not None:
             bench.num_raised += 1
             self._raised = self._put_back(bench)
+            self.suspected.update(request.id for request in self._raised)
 
     def ticked(self) -> None:
         self._begin()
@@ -200,6 +203,7 @@ class Books:
         for request in effect.requests:
             self._require_live(request)
             require(source.pop(request.id, None) is not None, "a request is in one place", request, effect)
+            self.suspected.discard(request.id)
             require(now < request.deadline_at, "nothing runs after its deadline", request, now)
             self.live[request.id].num_runs += 1
         self._attempts.add((effect.batch_id, effect.attempt))
@@ -215,6 +219,7 @@ class Books:
             remaining = [request for request in self._raised if request.id in self.live]
         for request in remaining:
             self.live[request.id].num_lost += 1
+            self.suspected.discard(request.id)
 
     # Entries.
 
@@ -248,3 +253,4 @@ class Books:
         self.ended.add(request_id)
         self.waiting.pop(request_id, None)
         self.again.pop(request_id, None)
+        self.suspected.discard(request_id)

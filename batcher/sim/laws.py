@@ -30,6 +30,9 @@ STARVING_S = 1.0
 STARVING_SHARE = 50
 """One slot in so many is theirs."""
 
+SEARCH_SHARE = 4
+"""One worker in so many may look for bad inputs while others wait."""
+
 NUM_RAISED_TO_BLAME = 5
 """A worker is given up for what raises on it after so many in a row, never sooner."""
 
@@ -65,7 +68,11 @@ class Promptness(Checker):
         )
         if not books.has_free_worker:
             return
-        require(not books.again, "what must run again does not wait beside a free worker", books.again)
+        num_searching = sum(bench.run is not None and bench.run.reason is BatchReason.SPLIT for bench in books.benches)
+        num_allowed = max(1, sum(bench.is_ready for bench in books.benches) // SEARCH_SHARE)
+        has_its_share = num_searching >= num_allowed and bool(books.waiting)
+        idle = [request for request in books.again if not (has_its_share and request in books.suspected)]
+        require(not idle, "what must run again does not wait beside a free worker, but for a search with its share", idle)
         if not books.waiting:
             return
         num_full = 1 if config.policy is PolicyName.SINGLE or books.is_draining else config.max_batch_size

@@ -3,7 +3,8 @@
 It decides and never acts: every input returns effects for its shell to perform. The rules, in the order in which they bind:
 
 - A request that was accepted has exactly one end: `Answer`, `Refuse`, or its owner's `cancel`.
-- Batches that must run again go before fresh ones: their requests are the oldest.
+- Batches that must run again go before fresh ones, for their requests are the oldest; a search for a bad input only up to its
+  share of the workers.
 - The members of a fresh batch are chosen at the moment it leaves for a free worker, never earlier. When that moment comes is
   the policy's business, who is taken is the tiers'.
 - Whatever passes its deadline ends then, waiting or running, whether or not a worker is free.
@@ -100,8 +101,7 @@ class Dispatcher:
         for other in displaced:
             self._live.close(other)
             effects.append(no_room(other, self._tiers.num_waiting, self.capacity_rate))
-        self._dispatch(effects, now=now)
-        return effects
+        return self._dispatch(effects, now=now)
 
     def cancel(self, request_id: int) -> bool:
         """Its caller is gone. A waiting request never runs; the output of a running one is dropped.
@@ -120,9 +120,7 @@ class Dispatcher:
     def drain(self, *, now: float) -> Effects:
         """From now on whatever waits leaves as soon as a worker is free. Refusing new requests is the gate's business."""
         self._is_draining = True
-        effects: list[Effect] = []
-        self._dispatch(effects, now=now)
-        return effects
+        return self._dispatch([], now=now)
 
     def start(self) -> Effects:
         """The first effects: start every worker."""
@@ -135,28 +133,22 @@ class Dispatcher:
         if worker.state is not WorkerState.STARTING:
             raise ValueError(f"{worker!r} reported ready twice")
         self._workers.ready(worker)
-        effects: list[Effect] = []
-        self._dispatch(effects, now=now)
-        return effects
+        return self._dispatch([], now=now)
 
     def worker_lost(self, worker_id: int, incarnation: int, fault: WorkerFault, *, now: float) -> Effects:
         """This incarnation is gone: its batch runs again elsewhere and the worker is replaced after a rest (SPEC S1.6)."""
         worker = self._workers.find(worker_id, incarnation)
         if worker is None:
-            self._counters.num_late += 1
-            return NOTHING
+            return self._late()
         effects: list[Effect] = []
         self._expire(effects, now=now)
         self._lose(worker, fault, effects, now=now)
-        self._dispatch(effects, now=now)
-        return effects
+        return self._dispatch(effects, now=now)
 
     def complete(self, batch_id: int, attempt: int, outputs: object, *, now: float) -> Effects:
         """`run_batch` returned this. Outputs of the wrong number or type are the worker's fault and reach nobody."""
-        flight = self._inflight.find(batch_id, attempt)
-        if flight is None:
-            self._counters.num_late += 1
-            return NOTHING
+        if (flight := self._inflight.find(batch_id, attempt)) is None:
+            return self._late()
         effects: list[Effect] = []
         answers: list[Answer] = []
         self._expire(effects, now=now)
@@ -173,15 +165,12 @@ class Dispatcher:
                     self._live.close(request)
                     answers.append(Answer(request, text, flight.departed_at))
         # The worker's next batch first: a GPU that waits for answers to be written costs more than they do.
-        self._dispatch(effects, now=now)
-        return [*effects, *answers]
+        return [*self._dispatch(effects, now=now), *answers]
 
     def fail(self, batch_id: int, attempt: int, *, now: float) -> Effects:
         """`run_batch` raised: one of the inputs is bad and the worker is not. Only the culprit gets an error."""
-        flight = self._inflight.find(batch_id, attempt)
-        if flight is None:
-            self._counters.num_late += 1
-            return NOTHING
+        if (flight := self._inflight.find(batch_id, attempt)) is None:
+            return self._late()
         self._counters.num_raised += 1
         effects: list[Effect] = []
         self._expire(effects, now=now)
@@ -194,8 +183,7 @@ class Dispatcher:
             remaining = self._live.still_live(flight.batch.requests)
             if remaining and not self._retries.park_after_raise(flight.batch, remaining):
                 self._refuse_all(remaining, why_raised(flight.batch), effects)
-        self._dispatch(effects, now=now)
-        return effects
+        return self._dispatch(effects, now=now)
 
     def excuse(self, stalled_s: float) -> None:
         """The shell did not listen for so long: the time does not count against workers, whose answers may be waiting."""
@@ -212,14 +200,13 @@ class Dispatcher:
             else:
                 fault = WorkerFault.HUNG if worker.state is WorkerState.BUSY else WorkerFault.NOT_STARTED
                 self._lose(worker, fault, effects, now=now)
-        self._dispatch(effects, now=now)
-        return effects
+        return self._dispatch(effects, now=now)
 
     def _next_departure_at(self) -> float:
         """When what waits may leave: infinity while there is nothing to send or nobody to send it to."""
         if not self._workers.has_free:
             return inf
-        if self._retries:
+        if self._is_retry_due:
             return -inf
         if not self._tiers.num_waiting:
             return inf
@@ -231,13 +218,22 @@ class Dispatcher:
         load.service_time_s = self._service_time.mean_s
         return load.oldest_at if self._is_draining else self._policy.leaves_at(load)
 
-    def _dispatch(self, effects: list[Effect], *, now: float) -> None:
-        """Sends batches while one may leave and a worker is free."""
+    @property
+    def _is_retry_due(self) -> bool:
+        inflight, workers, tiers = self._inflight, self._workers, self._tiers
+        return bool(self._retries) and self._retries.is_due(inflight.num_searching, workers.num_ready, tiers.num_waiting)
+
+    def _late(self) -> Effects:
+        self._counters.num_late += 1
+        return NOTHING
+
+    def _dispatch(self, effects: list[Effect], *, now: float) -> list[Effect]:
+        """Sends batches while one may leave and a worker is free. Returns the list that it adds to."""
         self._expire(effects, now=now)
         while self._next_departure_at() <= now:
             is_canary = self._workers.is_on_probation(self._workers.next_free())
             max_size = 1 if is_canary else self._policy.max_batch_size
-            if self._retries:
+            if self._is_retry_due:
                 batch = self._retries.pop(self._live, max_size=max_size)
                 if batch is None:
                     continue
@@ -247,6 +243,7 @@ class Dispatcher:
             self._inflight.add(Flight(batch, worker.id, now))
             self._counters.count_departure(batch)
             effects.append(RunBatch(worker.id, worker.incarnation, batch.id, batch.attempt, batch.requests, batch.reason))
+        return effects
 
     def _next_fresh(self, max_size: int, *, now: float) -> Batch:
         """Chooses now who leaves now."""
@@ -297,4 +294,4 @@ class Dispatcher:
         assert all(1 <= len(batch.requests) <= self._policy.max_batch_size for batch in batches)
         assert all(batch.attempt <= self._config.max_attempts for batch in batches)
         assert self._workers.count(WorkerState.BUSY) == len(self._inflight), "a busy worker without a batch, or the reverse"
-        assert not (self._retries and self._workers.has_free), "a batch waits to run again beside a free worker"
+        assert not (self._is_retry_due and self._workers.has_free), "a batch waits to run again beside a free worker"

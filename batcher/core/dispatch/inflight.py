@@ -27,12 +27,14 @@ class Flight(msgspec.Struct, frozen=True):
 class Inflight:
     """Every batch that runs, by its id and by its worker. A worker runs one batch at a time (SPEC S1.1)."""
 
-    __slots__ = ("_by_batch", "_by_worker", "num_requests")
+    __slots__ = ("_by_batch", "_by_worker", "num_requests", "num_searching")
 
     def __init__(self) -> None:
         self._by_batch: dict[int, Flight] = {}
         self._by_worker: dict[int, Flight] = {}
         self.num_requests = 0
+        self.num_searching = 0
+        """Batches that look for a bad input."""
 
     def __len__(self) -> int:
         return len(self._by_batch)
@@ -46,6 +48,7 @@ class Inflight:
         self._by_batch[flight.batch.id] = flight
         self._by_worker[flight.worker_id] = flight
         self.num_requests += len(flight.batch.requests)
+        self.num_searching += flight.batch.reason is BatchReason.SPLIT
 
     def find(self, batch_id: int, attempt: int) -> Flight | None:
         """The flight of this very attempt; None if it was superseded or has ended."""
@@ -59,8 +62,10 @@ class Inflight:
         del self._by_batch[flight.batch.id]
         del self._by_worker[flight.worker_id]
         self.num_requests -= len(flight.batch.requests)
+        self.num_searching -= flight.batch.reason is BatchReason.SPLIT
 
     def check(self) -> None:
         assert len(self._by_batch) == len(self._by_worker)
         assert all(self._by_worker[f.worker_id] is f for f in self._by_batch.values()), "the two indexes differ"
         assert self.num_requests == sum(len(f.batch.requests) for f in self._by_batch.values())
+        assert self.num_searching == sum(f.batch.reason is BatchReason.SPLIT for f in self._by_batch.values())

@@ -7,7 +7,7 @@ Two failures look alike from outside and are treated apart:
   such an input takes at most a quarter of its companions with it.
 - `run_batch` raised: one of the inputs is bad and the worker is not. The batch is split in four and the parts run at the same
   time, again and again, until the culprit stands alone: 4 calls a level and log4(n) levels are 2 log2(n) calls, as many as
-  halving takes, in half the time.
+  halving takes, in half the time. While others wait, such searches keep to a quarter of the workers.
 
 Both draw on one budget, filled by a share of the fresh batches, so that a backend that always fails costs a bounded share of
 the fleet and not a multiple of it (Finagle's retry budget; tower: tower/src/retry/budget).
@@ -15,7 +15,7 @@ the fleet and not a multiple of it (Finagle's retry budget; tower: tower/src/ret
 
 from bisect import insort
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.inflight import Batch
@@ -23,6 +23,9 @@ from batcher.core.dispatch.ledger import Ledger
 from batcher.types import BatchReason, Request
 
 NUM_PARTS = 4
+
+_SEARCH_SHARE = 4
+"""One worker in so many, and at least one, may look for bad inputs while others wait."""
 
 _SPLITS_SHARE = 0.5
 """Of the budget may go into the search for bad inputs: whoever sends many of them must not use up what losses need."""
@@ -59,35 +62,42 @@ def split(requests: tuple[Request, ...]) -> list[tuple[Request, ...]]:
 class Retries:
     """The batches that must run again, and the budget they draw on.
 
-    `_parked` holds them, the one with the oldest request first. It never holds more requests than are live, nor more batches
-    than requests. `_ids` is where the owner's batch ids come from.
+    `_lost` holds those whose worker was lost, `_suspects` the parts of those that raised, in each the one with the oldest
+    request first. Together they never hold more requests than are live. `_ids` is where the owner's batch ids come from.
     """
 
-    __slots__ = ("_ids", "_max_attempts", "_parked", "budget", "num_retries", "num_splits")
+    __slots__ = ("_ids", "_lost", "_max_attempts", "_suspects", "budget", "num_retries", "num_splits")
 
     def __init__(self, config: DispatchConfig, *, ids: Iterator[int]) -> None:
         self._max_attempts = config.max_attempts
         self._ids = ids
-        self._parked: list[Batch] = []
+        self._lost: list[Batch] = []
+        self._suspects: list[Batch] = []
         self.budget = RetryBudget(ratio=config.retry_ratio, reserve=config.retry_reserve)
         self.num_retries = 0
         self.num_splits = 0
 
     def __len__(self) -> int:
-        return len(self._parked)
+        return len(self._lost) + len(self._suspects)
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self._parked)
+        return chain(self._lost, self._suspects)
+
+    def is_due(self, num_searching: int, num_workers: int, num_waiting: int) -> bool:
+        """Whether one of them is next: what was lost always is, a search while it keeps to its share or nobody waits."""
+        if self._lost or not self._suspects:
+            return bool(self._lost)
+        return not num_waiting or num_searching < max(1, num_workers // _SEARCH_SHARE)
 
     def pop(self, live: Ledger, *, max_size: int) -> Batch | None:
         """The next batch, less the members that ended meanwhile; None if none is left of it.
 
         What is over `max_size` stays parked as a batch of its own, which is one more call: without budget all of it goes.
         """
-        batch = self._parked.pop(0)
+        batch = (self._lost or self._suspects).pop(0)
         requests = live.still_live(batch.requests)
         if len(requests) > max_size and self.budget.withdraw(1):
-            self._park([requests[max_size:]], batch.attempt, batch.reason)
+            self._park(Batch(next(self._ids), batch.attempt, requests[max_size:], batch.reason))
             requests = requests[:max_size]
         return Batch(batch.id, batch.attempt, requests, batch.reason) if requests else None
 
@@ -100,9 +110,9 @@ class Retries:
             return False
         self.num_retries += len(parts)
         if len(parts) == 1:
-            insort(self._parked, Batch(batch.id, batch.attempt + 1, remaining, BatchReason.RETRY), key=_oldest_at)
+            self._park(Batch(batch.id, batch.attempt + 1, remaining, BatchReason.RETRY))
         else:
-            self._park(parts, batch.attempt + 1, BatchReason.RETRY)
+            self._park(*(Batch(next(self._ids), batch.attempt + 1, part, BatchReason.RETRY) for part in parts))
         return True
 
     def park_after_raise(self, batch: Batch, remaining: tuple[Request, ...]) -> bool:
@@ -113,12 +123,12 @@ class Retries:
         if not self.budget.withdraw(len(parts), share=_SPLITS_SHARE):
             return False
         self.num_splits += len(parts)
-        self._park(parts, batch.attempt, BatchReason.SPLIT)
+        self._park(*(Batch(next(self._ids), batch.attempt, part, BatchReason.SPLIT) for part in parts))
         return True
 
-    def _park(self, parts: list[tuple[Request, ...]], attempt: int, reason: BatchReason) -> None:
-        for part in parts:
-            insort(self._parked, Batch(next(self._ids), attempt, part, reason), key=_oldest_at)
+    def _park(self, *batches: Batch) -> None:
+        for batch in batches:
+            insort(self._suspects if batch.reason is BatchReason.SPLIT else self._lost, batch, key=_oldest_at)
 
 
 def _oldest_at(batch: Batch) -> float:

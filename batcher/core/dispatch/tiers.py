@@ -6,8 +6,8 @@ deficit is always zero and what remains is: the tenants that wait take turns, on
 arrival. So a tenant that floods makes its own line longer, and any other waits for at most one request of each tenant that
 is before it. A single queue in order of arrival was refused: in it a burst of one key delays everybody.
 
-Strictly means that a lower tier can starve while higher ones fill every batch. So whoever has waited for `MAX_AGE_S` is served
-even then: one slot in `STARVING_SHARE` goes to the oldest such request of the lower tiers. Whoever was let in is answered.
+Strictly means that a lower tier can starve while higher ones fill every batch. So one slot in `STARVING_SHARE` goes to the
+lower tier whose oldest request has waited longest, if that is over `MAX_AGE_S`, and there to the tenant whose turn it is.
 
 Room is bounded in requests and in bytes, and shared by the rule of Choudhury and Hahne ("Dynamic queue length thresholds
 for shared-memory packet switches", 1998, with alpha = 1): a tenant may wait with no more than what is still free. One

@@ -26,7 +26,7 @@ def read_outputs(outputs: object, num_inputs: int) -> list[str] | None:
         return None
     if not all(isinstance(output, str) for output in outputs):
         return None
-    return [str(output) for output in outputs]  # A subclass, such as numpy's, would not encode.
+    return [str.__str__(output) for output in outputs]  # A plain one of a subclass, and without calling what it overrides.
 
 
 def describe_outputs(outputs: object) -> str:
