@@ -30,7 +30,7 @@ STARVING_S = 1.0
 STARVING_SHARE = 50
 """One slot in so many is theirs."""
 
-SEARCH_SHARE = 4
+SEARCH_SHARE = 3
 """One worker in so many may look for bad inputs while others wait."""
 
 NUM_RAISED_TO_BLAME = 5

@@ -7,7 +7,7 @@ Two failures look alike from outside and are treated apart:
   such an input takes at most a quarter of its companions with it.
 - `run_batch` raised: one of the inputs is bad and the worker is not. The batch is split in four and the parts run at the same
   time, again and again, until the culprit stands alone: 4 calls a level and log4(n) levels are 2 log2(n) calls, as many as
-  halving takes, in half the time. While others wait, such searches keep to a quarter of the workers.
+  halving takes, in half the time. While others wait, such searches keep to a third of the workers.
 
 Both draw on one budget, filled by a share of the fresh batches, so that a backend that always fails costs a bounded share of
 the fleet and not a multiple of it (Finagle's retry budget; tower: tower/src/retry/budget).
@@ -24,7 +24,7 @@ from batcher.types import BatchReason, Request
 
 NUM_PARTS = 4
 
-_SEARCH_SHARE = 4
+_SEARCH_SHARE = 3
 """One worker in so many, and at least one, may look for bad inputs while others wait."""
 
 _SPLITS_SHARE = 0.5
