@@ -16,7 +16,7 @@ from batcher.errors import ConfigError
 from batcher.types import MAX_BATCH_SIZE
 
 MAX_WORKERS = 1024
-"""More than one dispatcher has been tried with. A fleet larger than this is several cells (SPEC S7.7)."""
+"""A bound on one dispatcher's fleet. A larger one is several cells (SPEC S7.7)."""
 
 
 class PolicyName(StrEnum):
@@ -89,7 +89,7 @@ class DispatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     breaker_threshold: int = 5
     """Failures in a row that open a worker's circuit breaker."""
     breaker_rest_s: float = 30.0
-    """Rest of a worker whose breaker is open. When it comes back its first batch is a canary of one request."""
+    """Rest of a worker whose breaker is open. When it comes back its first batch is a canary, as after any failure."""
 
     def __post_init__(self) -> None:
         _require_between("workers", self.num_workers, 1, MAX_WORKERS)
@@ -145,11 +145,11 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """0 lets the system choose; the log line `listening` tells which."""
     max_body_bytes: int = 1_000_000
     body_timeout_s: float = 10.0
-    """A request must have arrived whole within this time of its first byte."""
+    """What a request may take to arrive whole from its first byte on, and what a client may leave its replies untaken."""
     keep_alive_s: float = 75.0
     """How long an idle connection is kept."""
     max_connections: int = 20_000
-    """More than one process has file descriptors for; beyond it a connection is refused with a plain 529."""
+    """Bounds file descriptors and memory; beyond it a connection is refused with a plain 529."""
     request_timeout_s: float = 10.0
     """A request without an answer after this time ends as 504, wherever it is."""
     drain_deadline_s: float = 30.0

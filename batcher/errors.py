@@ -15,8 +15,8 @@
         └── ServerFault            our side broke                               500    api_error
             ├── InputFailed        run_batch raised on this very input
             ├── BatchFailed        run_batch raised on its batch, and nobody could look for the input that is to blame
-            ├── WorkerFailed       every attempt lost its worker
-            └── BadOutput          run_batch broke its contract on every attempt
+            ├── WorkerFailed       the batch lost its worker, and no attempt or retry budget is left
+            └── BadOutput          run_batch broke its contract, likewise
 
 Service errors are values in the core (an effect carries one) and exceptions in the shell; they are never mutated, so both
 uses may share an instance. Whether a caller should retry is a property of the class, not of the handler that sends it.
@@ -26,6 +26,9 @@ from typing import ClassVar
 
 MAX_RETRY_AFTER_S = 60
 """Official clients obey Retry-After only up to a minute."""
+
+NO_WORKER_RETRY_AFTER_S = 2
+"""A worker's restart takes a second or so; a fleet without any is tried again soon."""
 
 
 class BatcherError(Exception):
@@ -116,8 +119,8 @@ class BatchFailed(ServerFault):
 
 
 class WorkerFailed(ServerFault):
-    """Every attempt of the request's batch lost its worker."""
+    """The request's batch lost its worker, and no attempt or no retry budget is left."""
 
 
 class BadOutput(ServerFault):
-    """`run_batch` broke its contract on every attempt: wrong number or type of outputs."""
+    """`run_batch` broke its contract (wrong number or type of outputs), and no attempt or no retry budget is left."""

@@ -82,6 +82,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 f"host is {self.host!r} and no keys are configured: the development keys are known to everybody. "
                 "Configure keys in the file, or serve on 127.0.0.1"
             )
+        self._check_simulated()
         if self.max_waiting_bytes < 2 * self.max_body_bytes:
             raise ConfigError(
                 f"max_waiting_bytes is {self.max_waiting_bytes}; it must be at least twice max_body_bytes "
@@ -90,6 +91,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for key in self.keys:
             if key.tier not in self.dispatch().tiers:
                 raise ConfigError(f"the key of {key.tenant!r} names the tier {key.tier!r}, which is not configured")
+
+    def _check_simulated(self) -> None:
+        if self.backend == "simulated":
+            return
+        for field in msgspec.structs.fields(self):
+            if field.name.startswith("simulated_") and getattr(self, field.name) != field.default:
+                raise ConfigError(f"{field.name} is for the simulated backend only, and the backend is {self.backend!r}")
 
     def dispatch(self) -> DispatchConfig:
         return DispatchConfig(

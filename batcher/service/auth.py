@@ -22,6 +22,8 @@ _PREFIX_BYTES = 8
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
+    """Whose key it is, and where its requests queue."""
+
     tenant: str
     tier: str
 

@@ -8,13 +8,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from typing import TypeAlias
 
 from backends.base import BackendFactory
 from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
-from batcher.core.effects import Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
-from batcher.errors import ServerFault, ShuttingDown
+from batcher.core.effects import NOTHING, Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
+from batcher.errors import InputFailed, ServerFault, ServiceError, ShuttingDown
 from batcher.service import log
 from batcher.service.auth import Caller
 from batcher.service.meters import Meters
@@ -24,16 +25,16 @@ from batcher.types import Outcome, Request, WorkerFault
 End: TypeAlias = Answer | Refuse
 OnEnd: TypeAlias = Callable[[End], None]
 
-_STALL_S = 0.02
-"""A wake-up that is later than this follows a stall of the event loop. Answers may wait unread, so what the stall took is not
-counted against the workers."""
+_CHECK_S = 1.0
+"""How often an idle driver has the dispatcher check its laws: O(workers) then, well under a millisecond."""
 
 
 class Driver:
     """Joins gate, dispatcher and workers on one event loop, which is the only one that may call it.
 
-    `_waiters` has the callback of every live request. `_timer` is armed for `_wake_at`, never later than the dispatcher's next
-    deadline; it may be earlier, and then ticks in vain. `_now` never goes back, though a timer may fire a little early.
+    `_waiters` has every request whose caller waits, with the callback. `_timer` is armed for `_wake_at`, never later than the
+    dispatcher's next deadline; it may be earlier, and then ticks in vain. `_now` never goes back, though a timer may fire a
+    little early. Once `_has_failed` (a decision raised, or a law is broken: a bug) or `_is_closed`, nothing is decided.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class Driver:
         self._request_timeout_s = request_timeout_s
         self._clock = clock
         self._now = clock()
-        self._waiters: dict[int, OnEnd] = {}
+        self._check_at = -inf
+        self._waiters: dict[int, tuple[Request, OnEnd]] = {}
         self._ids = count(1)
         self._timer: asyncio.TimerHandle | None = None
-        self._wake_at = float("inf")
+        self._wake_at = inf
         self._is_draining = False
         self._is_closed = False
+        self._has_failed = False
         self._is_idle = asyncio.Event()
         """Set when a draining driver has no live request left."""
-        self._has_failed = False
-        """Whether a decision raised, which is a bug: this process then says that it is not ready."""
 
     # Requests.
 
@@ -71,28 +72,28 @@ class Driver:
         now = self._read_clock()
         dispatcher = self._dispatcher
         request = Request(next(self._ids), caller.tenant, caller.tier, input_, num_bytes, now, now + self._request_timeout_s)
+        self._waiters[request.id] = (request, on_end)
+        if self._has_failed:
+            self._end(Refuse(request, Outcome.FAILED, _internal_error()))
+            return request.id
         refusal = self._gate.admit(
             caller.tier,
             num_ahead=dispatcher.num_ahead_of(caller.tier, caller.tenant),
             capacity_rate=dispatcher.capacity_rate,
             now=now,
         )
-        if refusal is not None:
-            self._meters.tiers[caller.tier].outcomes[refusal.outcome] += 1
-            on_end(Refuse(request, refusal.outcome, refusal.error))
-            return request.id
-        self._waiters[request.id] = on_end
-        self._decide(lambda: dispatcher.submit(request, now=now))
-        if self._has_failed and request.id in self._waiters:
-            self._end(Refuse(request, Outcome.FAILED, ServerFault("internal error")))
+        if refusal is None:
+            self._decide(lambda: dispatcher.submit(request, now=now))
+        else:
+            self._end(Refuse(request, refusal.outcome, refusal.error))
         return request.id
 
-    def cancel(self, tier: str, request_id: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """The caller is gone: `on_end` will not be called. Nothing happens if it was."""
-        if self._waiters.pop(request_id, None) is not None:
-            self._dispatcher.cancel(request_id)
-            self._meters.tiers[tier].outcomes[Outcome.CANCELLED] += 1
-            self._arm()
+        waiter = self._waiters.pop(request_id, None)
+        if waiter is not None:
+            self._meters.tiers[waiter[0].tier].outcomes[Outcome.CANCELLED] += 1
+            self._decide(lambda: self._withdraw(request_id))
             self._note_idle()
 
     @property
@@ -114,24 +115,25 @@ class Driver:
     # Life.
 
     def start(self) -> None:
-        self._perform(self._dispatcher.start())
+        self._decide(self._dispatcher.start)
 
     def drain(self) -> None:
         """Refuses what comes from now on; what was accepted leaves as fast as it can."""
         self._is_draining = True
         self._gate.drain()
-        self._perform(self._dispatcher.drain(now=self._read_clock()))
+        self._decide(lambda: self._dispatcher.drain(now=self._read_clock()))
 
     def abandon(self) -> None:
         """Ends every live request as refused: nobody waits for the drain any longer."""
-        error = ShuttingDown("this server is shutting down and could not answer in time", retry_after_s=1)
-        for request in self._dispatcher.live_requests:
+        for request, _ in list(self._waiters.values()):
             self._dispatcher.cancel(request.id)
-            self._end(Refuse(request, Outcome.REJECTED_SHUTDOWN, error))
-        self._note_idle()
+        error = ShuttingDown("this server is shutting down and could not answer in time", retry_after_s=1)
+        self._end_everything(Outcome.REJECTED_SHUTDOWN, error)
 
     async def close(self) -> None:
-        """Ends the workers. From now on nothing is decided, whatever they still report."""
+        """Ends what is live and then the workers. From now on nothing is decided, whatever they still report."""
+        self._gate.drain()
+        self.abandon()
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -156,16 +158,24 @@ class Driver:
     # Effects and time.
 
     def _decide(self, decide: Callable[[], Effects], *, run_s: float = 0.0) -> None:
-        """Asks the dispatcher and performs what it says. If that raises, which is a bug, this process is not ready any more."""
-        if self._is_closed:
+        """Asks the dispatcher and performs what it says.
+
+        If that raises, which is a bug, everybody who waits is told so and this process is not ready any more: better than
+        callers who wait for an answer that nobody will give.
+        """
+        if self._is_closed or self._has_failed:
             return
         try:
             self._perform(decide(), run_s=run_s)
+            if not self._waiters and self._now >= self._check_at:
+                self._check_at = self._now + _CHECK_S
+                self._dispatcher.check()
         except Exception as error:
             self._has_failed = True
             log.error("dispatcher_failed", exc_info=error, dispatcher=repr(self._dispatcher))
+            self._end_everything(Outcome.FAILED, _internal_error())
 
-    def _perform(self, effects: Effects, *, run_s: float = 0.0) -> None:
+    def _perform(self, effects: Effects, *, run_s: float) -> None:
         """`run_s` is what the batch of the answers among them took where it was computed."""
         ends: list[End] = []
         num_started = 0
@@ -173,6 +183,8 @@ class Driver:
             if isinstance(effect, Answer | Refuse):
                 ends.append(effect)
             elif isinstance(effect, RunBatch):
+                oldest_at = min(request.arrived_at for request in effect.requests)
+                self._meters.oldest_wait_s.observe(self._now - oldest_at)
                 self._supervisor.run(effect)
                 num_started += 1
             elif isinstance(effect, StartWorker):
@@ -192,32 +204,31 @@ class Driver:
             self._end(end, run_s)
         self._note_idle()
 
-    def _note_idle(self) -> None:
-        if self._is_draining and not self._waiters:
-            self._is_idle.set()
+    def _end_everything(self, outcome: Outcome, error: ServiceError) -> None:
+        for request, _ in list(self._waiters.values()):
+            self._end(Refuse(request, outcome, error))
+        self._note_idle()
 
     def _end(self, end: End, run_s: float = 0.0) -> None:
-        request = end.request
-        if isinstance(end, Answer) and not _is_text(end.output):
-            end = Refuse(request, Outcome.FAILED, ServerFault("the output has no UTF-8 form"))
-        meters = self._meters.tiers[request.tier]
-        on_end = self._waiters.pop(request.id, None)
-        if on_end is None:
+        waiter = self._waiters.pop(end.request.id, None)
+        if waiter is None:
             return  # The caller left after the answer was decided and before it was sent.
+        if isinstance(end, Answer) and not _is_text(end.output):
+            end = Refuse(end.request, Outcome.FAILED, InputFailed("the output for this input has no UTF-8 form"))
         try:
-            on_end(end)
+            waiter[1](end)
         except Exception as error:
             # One caller's connection must not cost the others of its batch their answers.
             log.error("answer_not_sent", exc_info=error)
-        if isinstance(end, Refuse):
-            meters.outcomes[end.outcome] += 1
-            return
-        e2e_s = self._clock() - request.arrived_at
-        queue_s = end.departed_at - request.arrived_at
-        meters.outcomes[Outcome.OK] += 1
-        meters.queue_s.observe(queue_s)
-        meters.e2e_s.observe(e2e_s)
-        self._meters.overhead_s.observe(max(0.0, e2e_s - queue_s - run_s))
+        self._meters.count(end, run_s, now=self._clock())
+
+    def _withdraw(self, request_id: int) -> Effects:
+        self._dispatcher.cancel(request_id)
+        return NOTHING
+
+    def _note_idle(self) -> None:
+        if self._is_draining and not self._waiters:
+            self._is_idle.set()
 
     def _read_clock(self) -> float:
         now = self._clock()
@@ -231,19 +242,19 @@ class Driver:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._wake_at = deadline
-        delay_s = max(0.0, deadline - self._clock())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+        now = self._read_clock()
+        self._wake_at = max(deadline, now)  # What has passed is due now, and not late.
+        self._timer = asyncio.get_running_loop().call_later(self._wake_at - now, self._wake)
 
     def _wake(self) -> None:
-        late_s = self._clock() - self._wake_at
+        due_at, self._wake_at, self._timer = self._wake_at, inf, None
         # A timer may fire a fraction of a millisecond early; the deadline it was set for counts as reached.
-        self._now = max(self._read_clock(), self._wake_at)
-        self._wake_at = float("inf")
-        self._timer = None
-        if late_s > _STALL_S:
-            self._dispatcher.excuse(late_s)
-        self._decide(lambda: self._dispatcher.tick(now=self._now))
+        self._now = now = max(self._read_clock(), due_at)
+        self._decide(lambda: self._dispatcher.tick(now=now, due_at=due_at))
+
+
+def _internal_error() -> ServerFault:
+    return ServerFault("internal error")
 
 
 def _is_text(output: str) -> bool:

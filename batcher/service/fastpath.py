@@ -86,7 +86,7 @@ class FastPathProtocol(TimedProtocol):
         if self._cycles:
             self._cycles[-1][0].keep_alive = False
         elif not self._is_lingering:
-            self.transport.close()
+            self._close()
 
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
@@ -182,10 +182,10 @@ class FastPathProtocol(TimedProtocol):
         self._is_deaf = True
         if self._is_reading and not self._is_reading_head and self.cycle is not None:
             if isinstance(self.cycle, RunCycle):
-                self.cycle.refuse(error)
+                self.cycle.refuse(self.cycle.refusal or error)
                 return
             if self.cycle.response_started:
-                self.transport.close()
+                self._close()
                 return
             self._cycles.pop()  # To its app, the client is gone.
             self._has_first_started = self._has_first_started and bool(self._cycles)
@@ -210,14 +210,16 @@ class FastPathProtocol(TimedProtocol):
         if self._is_going_on:
             return
         self._is_going_on = True
-        while self._cycles and not (self._has_first_started or self.flow.write_paused or self._has_ended):
-            cycle, app = self._cycles[0]
-            self._has_first_started = True
-            if isinstance(cycle, RunCycle):
-                cycle.start()
-            else:
-                super()._start_asgi_task(cycle, app)
-        self._is_going_on = False
+        try:
+            while self._cycles and not (self._has_first_started or self.flow.write_paused or self._has_ended):
+                cycle, app = self._cycles[0]
+                self._has_first_started = True
+                if isinstance(cycle, RunCycle):
+                    cycle.start()
+                else:
+                    super()._start_asgi_task(cycle, app)
+        finally:
+            self._is_going_on = False
         if len(self._cycles) <= 1 and not self.flow.write_paused and not self._has_ended:
             self.flow.resume_reading()
             self._watch_reading()
@@ -242,6 +244,5 @@ class FastPathProtocol(TimedProtocol):
         keeps_alive = cycle.keep_alive and not cycle.more_body and not reply.closes
         self.transport.write(encode_response(reply, self.server_state.default_headers, keeps_alive=keeps_alive))
         if not keeps_alive and not cycle.more_body:
-            self._is_deaf = True
-            self.transport.close()
+            self._close()
         self.on_response_complete()

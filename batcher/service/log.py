@@ -1,5 +1,6 @@
 """Structured logs: one JSON object a line, on standard error. Fields are data, never formatted into a sentence."""
 
+import json
 import logging
 import sys
 from typing import Any
@@ -31,7 +32,7 @@ def _encode(line: dict[str, Any]) -> str:
         return msgspec.json.encode(line, enc_hook=str).decode()
     except UnicodeEncodeError:
         # A lone surrogate in a text of somebody else's: shown escaped rather than lost with its line.
-        return ascii(line)
+        return json.dumps(line, default=str)
 
 
 def configure(level: str) -> None:

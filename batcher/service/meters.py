@@ -7,6 +7,7 @@ histogram); they do the exposition, in `metrics.py`.
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from batcher.core.effects import Answer, Refuse
 from batcher.types import Outcome
 
 LATENCY_BOUNDS_S = (
@@ -42,11 +43,29 @@ class TierMeters:
 
 
 class Meters:
+    """All that the service counts by itself; what the dispatcher counts is in its statistics."""
+
     def __init__(self, tiers: Iterable[str]) -> None:
         self.tiers = {tier: TierMeters() for tier in tiers}
         self.overhead_s = Histogram()
         """End to end, less the wait for a batch and the time in it."""
         self.run_s = Histogram()
         """A batch's time where it is computed."""
-        self.invalid = 0
-        """Requests that were refused before they had a tier: no key, no sense, too large."""
+        self.oldest_wait_s = Histogram()
+        """How long the oldest request of a batch had waited when the batch left."""
+        self.num_unadmitted = 0
+        """Requests that were answered with an error before the gate: no key, no such route, no sense, too large, too slow."""
+
+    def count(self, end: Answer | Refuse, run_s: float, *, now: float) -> None:
+        """A request has ended; its batch took `run_s` where it was computed."""
+        request = end.request
+        meters = self.tiers[request.tier]
+        if isinstance(end, Refuse):
+            meters.outcomes[end.outcome] += 1
+            return
+        e2e_s = now - request.arrived_at
+        queue_s = end.departed_at - request.arrived_at
+        meters.outcomes[Outcome.OK] += 1
+        meters.queue_s.observe(queue_s)
+        meters.e2e_s.observe(e2e_s)
+        self.overhead_s.observe(max(0.0, e2e_s - queue_s - run_s))

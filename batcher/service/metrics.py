@@ -39,12 +39,16 @@ class BatcherCollector(Collector):
             _add(queue, [tier], metered.queue_s)
             _add(e2e, [tier], metered.e2e_s)
         yield from (requests, queue, e2e)
-        yield CounterMetricFamily("batcher_invalid_requests", "Requests refused before they had a tier.", meters.invalid)
+        yield CounterMetricFamily(
+            "batcher_unadmitted_requests", "Answered with an error before the gate.", meters.num_unadmitted
+        )
         overhead = HistogramMetricFamily("batcher_overhead_seconds", "Neither in a batch nor waiting for one.", labels=[])
         _add(overhead, [], meters.overhead_s)
         run = HistogramMetricFamily("batcher_run_seconds", "run_batch, where it is computed.", labels=[])
         _add(run, [], meters.run_s)
-        yield from (overhead, run)
+        oldest = HistogramMetricFamily("batcher_batch_oldest_wait_seconds", "Of the oldest request of a batch.", labels=[])
+        _add(oldest, [], meters.oldest_wait_s)
+        yield from (overhead, run, oldest)
 
 
 def _queues(statistics: DispatchStatistics) -> Iterator[Metric]:

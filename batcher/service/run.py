@@ -22,6 +22,8 @@ _NO_HEADERS: list[tuple[bytes, bytes]] = []
 
 
 class RunEndpoint:
+    """What the two front ends share: who may call, what is asked, and what is replied."""
+
     def __init__(self, *, driver: Driver, keys: Keys, meters: Meters, http: HttpConfig) -> None:
         self._driver = driver
         self._keys = keys
@@ -59,12 +61,12 @@ class RunEndpoint:
         input_ = decode_run(body).input
         return self._driver.submit(caller, input_, len(body), lambda end: on_reply(self._reply(end, own_id)))
 
-    def cancel(self, caller: Caller, request_id: int) -> None:
-        self._driver.cancel(caller.tier, request_id)
+    def cancel(self, request_id: int) -> None:
+        self._driver.cancel(request_id)
 
     def refuse(self, error: ServiceError, own_id: str | None = None) -> Reply:
         """The reply to a request that never got an id of its own."""
-        self._meters.invalid += 1
+        self._meters.num_unadmitted += 1
         self._num_refused += 1
         return _error_reply(error, own_id or f"{self._id_prefix}_x{self._num_refused}")
 

@@ -19,6 +19,8 @@ class _Disconnected(Exception):
 
 
 class RunAsgi:
+    """The ASGI application of the one route."""
+
     def __init__(self, endpoint: RunEndpoint, *, body_timeout_s: float) -> None:
         self._endpoint = endpoint
         self._body_timeout_s = body_timeout_s
@@ -69,7 +71,7 @@ class RunAsgi:
         finally:
             gone.cancel()
             if not answered.done():
-                self._endpoint.cancel(caller, request_id)
+                self._endpoint.cancel(request_id)
 
 
 async def _wait_disconnect(receive: Receive) -> None:

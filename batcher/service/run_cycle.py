@@ -8,13 +8,16 @@ its turn, and writes.
 import asyncio
 from typing import Protocol
 
-from batcher.errors import ServiceError
+from batcher.errors import ServerFault, ServiceError
+from batcher.service import log
 from batcher.service.auth import Caller
 from batcher.service.run import RunEndpoint
 from batcher.service.wire import Reply
 
 
 class Connection(Protocol):
+    """What a cycle needs of its connection."""
+
     endpoint: RunEndpoint
     transport: asyncio.Transport
 
@@ -98,8 +101,8 @@ class RunCycle:
     def hang_up(self) -> None:
         """The client is gone: its place is given back."""
         self.is_gone = True
-        if self.request_id is not None and self.caller is not None and not self.response_complete:
-            self.connection.endpoint.cancel(self.caller, self.request_id)
+        if self.request_id is not None and not self.response_complete:
+            self.connection.endpoint.cancel(self.request_id)
         self.response_complete = True
 
     def _advance(self) -> None:
@@ -116,6 +119,9 @@ class RunCycle:
                 self.request_id = endpoint.submit(self.caller, body, self._reply, own_id=self.own_id)
             except ServiceError as error:
                 self._reply(endpoint.refuse(error, self.own_id))
+            except Exception as error:
+                log.error("request_failed", exc_info=error)
+                self._reply(endpoint.refuse(ServerFault("internal error"), self.own_id))
 
     def _reply(self, reply: Reply) -> None:
         self.response_complete = True

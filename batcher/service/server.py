@@ -21,6 +21,9 @@ from batcher.service.app import Service, create_app
 from batcher.service.fastpath import FastPathProtocol
 from batcher.settings import Settings
 
+_MAX_FILES = 65_536
+"""More than the connections that are let in."""
+
 
 class Server(uvicorn.Server):
     """uvicorn's server with our signals. `_drain_task` exists from the first signal on."""
@@ -55,15 +58,18 @@ class Server(uvicorn.Server):
         """Ends when everything accepted has been answered, or given up at the deadline."""
         driver = self._service.driver
         log.event("draining", cause=cause, live=driver.num_live)
-        driver.drain()
         try:
+            driver.drain()
             async with asyncio.timeout(self._service.http.drain_deadline_s):
                 await driver.wait_idle()
+            log.event("drained")
         except TimeoutError:
             log.warning("drain_deadline_passed", live=driver.num_live)
             driver.abandon()
-        log.event("drained")
-        self.should_exit = True
+        except Exception as error:
+            log.error("drain_failed", exc_info=error)
+        finally:
+            self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -119,5 +125,9 @@ def serve(settings: Settings) -> None:
 def _raise_file_limit() -> None:
     """Each connection is a file descriptor, and the usual soft limit of 1,024 is fewer than one load test opens."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
+    if soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            log.warning("file_limit_stays", limit=soft, reason=str(error))

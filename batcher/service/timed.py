@@ -65,7 +65,7 @@ class TimedProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = None
         left_s = self._idle_since + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0.0:
-            self.transport.close()
+            self._close()
         elif left_s != inf:
             self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
 
@@ -108,7 +108,14 @@ class TimedProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
-        self._reading_timer = self.loop.call_later(_LINGER_S, self.transport.close)
+        self._reading_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _close(self) -> None:
+        """Ends the connection once its replies are taken, or when they have not been taken in time."""
+        self._is_deaf = True
+        self.transport.close()
+        if self._writing_timer is None:
+            self._writing_timer = self.loop.call_later(self._http.body_timeout_s, self.transport.abort)
 
     def _cancel_timers(self) -> None:
         for timer in (self.timeout_keep_alive_task, self._reading_timer, self._writing_timer):

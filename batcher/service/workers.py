@@ -9,6 +9,7 @@ from typing import Protocol
 
 from backends.base import BackendFactory, WorkerBackend, WorkerLost
 from batcher.core.effects import RunBatch
+from batcher.errors import ConfigError
 from batcher.service import log
 from batcher.types import WorkerFault
 
@@ -38,7 +39,9 @@ class Supervisor:
 
     def start(self, worker_id: int, incarnation: int) -> None:
         if not self._is_closing:
-            self._spawn(self._live(worker_id, incarnation))
+            backend = self._factory(worker_id)
+            self._backends[worker_id] = (incarnation, backend)
+            self._spawn(self._live(worker_id, incarnation, backend))
 
     def run(self, batch: RunBatch) -> None:
         incarnation, backend = self._backends[batch.worker_id]
@@ -62,15 +65,15 @@ class Supervisor:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _live(self, worker_id: int, incarnation: int) -> None:
+    async def _live(self, worker_id: int, incarnation: int, backend: WorkerBackend) -> None:
         """One incarnation, from its start until it is lost or stopped."""
-        backend = self._factory(worker_id)
-        self._backends[worker_id] = (incarnation, backend)
         try:
             await backend.load()
         except Exception as error:
             if self._is_current(worker_id, incarnation):
-                log.error("worker_not_started", exc_info=error, worker=worker_id, incarnation=incarnation)
+                # A name that does not exist needs no traceback.
+                cause = None if isinstance(error, ConfigError) else error
+                log.error("worker_not_started", exc_info=cause, worker=worker_id, incarnation=incarnation, reason=str(error))
                 self._reports.worker_lost(worker_id, incarnation, WorkerFault.NOT_STARTED)
             return
         if not self._is_current(worker_id, incarnation):

@@ -4,8 +4,8 @@ Time is a number that jumps from one thing that happens to the next, so an hour 
 time. Running the real shell on a patched clock was refused: its order of callbacks is the machine's, and no seed brings a
 failure back.
 
-Three sources compete for what happens next: events asked for with `call_at`, the owner's one timer, and arrivals, which are
-made lazily and never enter the heap, since they are nearly everything that happens. What is due at one instant goes in that
+Three sources compete for what happens next: events asked for with `call_at`, arrivals, which are made lazily and never enter
+the heap, since they are nearly everything that happens, and the owner's one timer. What is due at one instant goes in that
 order, or, given a source of randomness, in any.
 """
 
@@ -79,11 +79,15 @@ class Loop:
         arrive, next_deadline = owner.arrive, owner.next_deadline
         request = next(arrivals, None)
         num_ticks = 0
+        armed_for: float | None = None
+        timer_at = inf
         while True:
             event_at = heap[0][0] if heap else inf
             arrival_at = inf if request is None else request.arrived_at
             deadline = next_deadline()
-            timer_at = inf if deadline is None else deadline
+            if deadline != armed_for:  # A deadline that has passed when it is set is due now, and not late.
+                armed_for = deadline
+                timer_at = inf if deadline is None else max(deadline, self.now)
             if event_at <= arrival_at:
                 source, first_at = _EVENT, event_at
             else:
@@ -108,7 +112,8 @@ class Loop:
             else:
                 num_ticks += 1
                 assert num_ticks <= MAX_TICKS_AT_ONCE, f"the timer is due at {deadline} again after each tick at {self.now}"
-                owner.tick(timer_at)
+                due_at, armed_for, timer_at = timer_at, None, inf
+                owner.tick(due_at)
 
 
 def _draw_due(ties: Random, now: float, instants: tuple[float, float, float]) -> int:

@@ -17,9 +17,6 @@ from batcher.sim.loop import Loop
 from batcher.sim.report import Recorder
 from batcher.types import Outcome, Request, WorkerFault
 
-_STALL_S = 0.02
-"""A tick that is later than this followed a stall, for which the workers are excused."""
-
 _LEAVES_WITHIN_S = 2.0
 """Callers who leave do so before this: nearly all would have been answered by then."""
 
@@ -40,6 +37,7 @@ class Watcher(Protocol):
     def completed(self, batch_id: int, attempt: int, outputs: object, *, now: float) -> None: ...
     def raised(self, batch_id: int, attempt: int, *, now: float) -> None: ...
     def ticked(self, *, now: float) -> None: ...
+    def before_advance(self, to: float) -> None: ...
     def performs(self, effects: Effects, *, now: float) -> None:
         """What the dispatcher answered to the one before."""
         ...
@@ -91,7 +89,7 @@ class World:
         for at in faults.instants(faults.plan.stalls_rate, until=until):
             loop.call_at(at, loop.stall, faults.portion(faults.plan.stall_s))
         self._perform(self._dispatcher.start())
-        before_advance = getattr(self._watcher, "before_advance", None)
+        before_advance = self._watcher.before_advance if self._watcher is not None else None
         loop.run(self, arrivals, before_advance=before_advance, ties=ties)
 
     # What the loop calls.
@@ -128,9 +126,7 @@ class World:
         now = self._loop.now
         if self._watcher is not None:
             self._watcher.ticked(now=now)
-        if now - due_at > _STALL_S:
-            self._dispatcher.excuse(now - due_at)
-        self._perform(self._dispatcher.tick(now=now))
+        self._perform(self._dispatcher.tick(now=now, due_at=due_at))
 
     def cancel(self, request: Request) -> None:
         was_live = self._dispatcher.cancel(request.id)

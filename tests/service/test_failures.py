@@ -261,9 +261,9 @@ async def test_the_first_batch_may_be_slow() -> None:
 
 
 async def test_a_dispatcher_that_fails_makes_the_service_unready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B11, B81: a bug in a decision is no reason to look healthy."""
+    """B11, B81: a bug in a decision is no reason to look healthy, nor to keep anybody waiting for an answer."""
 
-    def fail(self: Dispatcher, *, now: float) -> None:
+    def fail(self: Dispatcher, *, now: float, due_at: float | None = None) -> None:
         raise ZeroDivisionError
 
     async with serving(quick(request_timeout=0.02, backend=ASYNC_FAULTY)) as server:
@@ -273,6 +273,8 @@ async def test_a_dispatcher_that_fails_makes_the_service_unready(monkeypatch: py
                 patch.setattr(Dispatcher, "tick", fail)
                 client.write(run("SLEEP:0.05"))
                 await until(lambda: not server.service.driver.is_ready)
+                check_error(await client.read(), 500, "api_error", may_retry="true")
+            check_error(await client.ask(run("hello")), 500, "api_error", may_retry="true")
         assert (await server.ask(request("GET", "/ready"))).status == 503
         assert (await server.ask(request("GET", "/health"))).status == 200
 

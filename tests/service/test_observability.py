@@ -84,7 +84,7 @@ async def test_counts_by_outcome_are_those_of_the_requests(path: str, gate: Gate
             ("ok", "free"): 1,
             ("rejected_capacity", "free"): 1,
         }
-        assert metrics.value("batcher_invalid_requests_total") == 3
+        assert metrics.value("batcher_unadmitted_requests_total") == 3
         for name in ("batcher_queue_seconds", "batcher_e2e_seconds"):
             assert metrics.values(f"{name}_count") == {("paid",): 3, ("free",): 1}
         assert metrics.value("batcher_overhead_seconds_count") == 4

@@ -11,14 +11,13 @@ import msgspec
 
 from batcher.config import TierConfig, check_tiers
 from batcher.core.admission.wait import ArrivalRate, estimate_wait_s
-from batcher.errors import MAX_RETRY_AFTER_S, Overloaded, ServiceError, ShuttingDown
+from batcher.errors import MAX_RETRY_AFTER_S, NO_WORKER_RETRY_AFTER_S, Overloaded, ServiceError, ShuttingDown
 from batcher.types import Outcome
-
-_NO_WORKER_RETRY_AFTER_S = 2
-"""A worker's restart takes a second or so; a fleet without any is tried again soon."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
+    """Why a request may not enter, as a value."""
+
     outcome: Outcome
     error: ServiceError
 
@@ -65,7 +64,7 @@ class Gate:
 
     def _overloaded(self, wait_s: float, budget_s: float) -> Overloaded:
         if isinf(wait_s):
-            return Overloaded("no worker is ready", retry_after_s=_NO_WORKER_RETRY_AFTER_S)
+            return Overloaded("no worker is ready", retry_after_s=NO_WORKER_RETRY_AFTER_S)
         # Until the queue has drained to the budget, jittered upward by up to a half so that not all come back together.
         retry_after_s = ceil((wait_s - budget_s) * (1.0 + self._jitter.random() / 2.0))
         return Overloaded(

@@ -71,11 +71,10 @@ class Dispatcher:
 
     def num_ahead_of(self, tier: str, tenant: str) -> int:
         """At most how many accepted requests would leave before the tenant's next one. O(number of tiers)."""
-        num_ahead = self._tiers.num_ahead_of(tier, tenant)
-        return num_ahead + sum(len(batch.requests) for batch in self._retries) if self._retries else num_ahead
+        return self._tiers.num_ahead_of(tier, tenant) + self._retries.num_requests
 
     def next_deadline(self) -> float | None:
-        """When to call `tick` if nothing happens before; None if nothing is due."""
+        """When to call `tick` if nothing happens before; None if nothing is due. What has passed is due now."""
         instant = min(self._live.next_deadline(), self._workers.next_deadline(), self._next_departure_at())
         return instant if instant != inf else None
 
@@ -127,9 +126,10 @@ class Dispatcher:
         return [StartWorker(worker.id, worker.incarnation) for worker in self._workers]
 
     def worker_ready(self, worker_id: int, incarnation: int, *, now: float) -> Effects:
+        """This incarnation has started. Raises ValueError, and changes nothing, if it had said so before."""
         worker = self._workers.find(worker_id, incarnation)
         if worker is None:
-            return NOTHING
+            return self._late()
         if worker.state is not WorkerState.STARTING:
             raise ValueError(f"{worker!r} reported ready twice")
         self._workers.ready(worker)
@@ -156,7 +156,9 @@ class Dispatcher:
         texts = read_outputs(outputs, len(flight.batch.requests))
         if texts is None:
             self._counters.num_bad_outputs += 1
-            self._lose(worker, WorkerFault.BAD_OUTPUT, effects, now=now, returned=describe_outputs(outputs))
+            self._lose(
+                worker, WorkerFault.BAD_OUTPUT, effects, now=now, returned=describe_outputs(outputs, len(flight.batch.requests))
+            )
         else:
             self._service_time.observe(now - flight.departed_at, is_first=not worker.has_completed)
             self._land(flight, has_succeeded=True)
@@ -185,13 +187,15 @@ class Dispatcher:
                 self._refuse_all(remaining, why_raised(flight.batch), effects)
         return self._dispatch(effects, now=now)
 
-    def excuse(self, stalled_s: float) -> None:
-        """The shell did not listen for so long: the time does not count against workers, whose answers may be waiting."""
-        self._workers.excuse(stalled_s)
+    def tick(self, *, now: float, due_at: float | None = None) -> Effects:
+        """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave.
 
-    def tick(self, *, now: float) -> Effects:
-        """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave."""
+        `due_at` is the instant it was asked for. Much later means that the shell was away: answers may wait unread, so what it
+        took is not counted against the workers.
+        """
         effects: list[Effect] = []
+        if due_at is not None:
+            self._workers.excuse(now - due_at)
         self._expire(effects, now=now)
         for worker in self._workers.pop_due(now=now):
             if worker.state is WorkerState.RESTING:
@@ -204,7 +208,7 @@ class Dispatcher:
 
     def _next_departure_at(self) -> float:
         """When what waits may leave: infinity while there is nothing to send or nobody to send it to."""
-        if not self._workers.has_free:
+        if not self._workers.num_free:
             return inf
         if self._is_retry_due:
             return -inf
@@ -220,8 +224,10 @@ class Dispatcher:
 
     @property
     def _is_retry_due(self) -> bool:
-        inflight, workers, tiers = self._inflight, self._workers, self._tiers
-        return bool(self._retries) and self._retries.is_due(inflight.num_searching, workers.num_ready, tiers.num_waiting)
+        if self._retries.num_lost or not self._retries:
+            return self._retries.num_lost > 0
+        is_alone = not self._tiers.num_waiting or self._workers.num_free > 1
+        return is_alone or self._retries.may_search(self._inflight.num_searching, self._workers.num_ready)
 
     def _late(self) -> Effects:
         self._counters.num_late += 1
@@ -294,4 +300,4 @@ class Dispatcher:
         assert all(1 <= len(batch.requests) <= self._policy.max_batch_size for batch in batches)
         assert all(batch.attempt <= self._config.max_attempts for batch in batches)
         assert self._workers.count(WorkerState.BUSY) == len(self._inflight), "a busy worker without a batch, or the reverse"
-        assert not (self._is_retry_due and self._workers.has_free), "a batch waits to run again beside a free worker"
+        assert not (self._retries.num_lost and self._workers.num_free), "a batch waits to run again beside a free worker"

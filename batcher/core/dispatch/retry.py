@@ -63,10 +63,11 @@ class Retries:
     """The batches that must run again, and the budget they draw on.
 
     `_lost` holds those whose worker was lost, `_suspects` the parts of those that raised, in each the one with the oldest
-    request first. Together they never hold more requests than are live. `_ids` is where the owner's batch ids come from.
+    request first. `num_requests` are theirs, those included that ended meanwhile. The retry budget bounds them: each has drawn
+    on it. `_ids` is where the owner's batch ids come from.
     """
 
-    __slots__ = ("_ids", "_lost", "_max_attempts", "_suspects", "budget", "num_retries", "num_splits")
+    __slots__ = ("_ids", "_lost", "_max_attempts", "_suspects", "budget", "num_requests", "num_retries", "num_splits")
 
     def __init__(self, config: DispatchConfig, *, ids: Iterator[int]) -> None:
         self._max_attempts = config.max_attempts
@@ -74,6 +75,7 @@ class Retries:
         self._lost: list[Batch] = []
         self._suspects: list[Batch] = []
         self.budget = RetryBudget(ratio=config.retry_ratio, reserve=config.retry_reserve)
+        self.num_requests = 0
         self.num_retries = 0
         self.num_splits = 0
 
@@ -83,11 +85,13 @@ class Retries:
     def __iter__(self) -> Iterator[Batch]:
         return chain(self._lost, self._suspects)
 
-    def is_due(self, num_searching: int, num_workers: int, num_waiting: int) -> bool:
-        """Whether one of them is next: what was lost always is, a search while it keeps to its share or nobody waits."""
-        if self._lost or not self._suspects:
-            return bool(self._lost)
-        return not num_waiting or num_searching < max(1, num_workers // _SEARCH_SHARE)
+    @property
+    def num_lost(self) -> int:
+        return len(self._lost)
+
+    def may_search(self, num_searching: int, num_workers: int) -> bool:
+        """Whether one more part may look for a bad input, beside so many that do, while others wait."""
+        return num_searching < max(1, num_workers // _SEARCH_SHARE)
 
     def pop(self, live: Ledger, *, max_size: int) -> Batch | None:
         """The next batch, less the members that ended meanwhile; None if none is left of it.
@@ -95,6 +99,7 @@ class Retries:
         What is over `max_size` stays parked as a batch of its own, which is one more call: without budget all of it goes.
         """
         batch = (self._lost or self._suspects).pop(0)
+        self.num_requests -= len(batch.requests)
         requests = live.still_live(batch.requests)
         if len(requests) > max_size and self.budget.withdraw(1):
             self._park(Batch(next(self._ids), batch.attempt, requests[max_size:], batch.reason))
@@ -128,6 +133,7 @@ class Retries:
 
     def _park(self, *batches: Batch) -> None:
         for batch in batches:
+            self.num_requests += len(batch.requests)
             insort(self._suspects if batch.reason is BatchReason.SPLIT else self._lost, batch, key=_oldest_at)
 
 

@@ -1,4 +1,4 @@
-"""What the dispatcher tells of itself: metrics, tests, `/load` and `repr` read the same frozen snapshot."""
+"""What the dispatcher tells of itself: metrics, tests and `/load` read the same frozen snapshot."""
 
 import msgspec
 

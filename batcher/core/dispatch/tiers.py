@@ -144,7 +144,7 @@ class Tiers:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self._num_slots_since = 0
-        """Slots given away since a starving request had one."""
+        """Slots offered since a starving request had one."""
         self.num_waiting = 0
         self.num_bytes = 0
 

@@ -6,6 +6,7 @@ from batcher.core.dispatch.inflight import Batch
 from batcher.core.effects import Refuse
 from batcher.errors import (
     MAX_RETRY_AFTER_S,
+    NO_WORKER_RETRY_AFTER_S,
     BadOutput,
     BatchFailed,
     Expired,
@@ -29,11 +30,14 @@ def read_outputs(outputs: object, num_inputs: int) -> list[str] | None:
     return [str.__str__(output) for output in outputs]  # A plain one of a subclass, and without calling what it overrides.
 
 
-def describe_outputs(outputs: object) -> str:
+def describe_outputs(outputs: object, num_inputs: int) -> str:
     """What came instead: a number or a type, never a text of it."""
     if not isinstance(outputs, list | tuple):
-        return f"a {type(outputs).__name__} instead of a list"
-    return f"{len(outputs)} outputs"
+        return f"a {type(outputs).__name__} for {num_inputs} inputs"
+    if len(outputs) != num_inputs:
+        return f"{len(outputs)} outputs for {num_inputs} inputs"
+    odd = next(type(output).__name__ for output in outputs if not isinstance(output, str))
+    return f"an output of type {odd}, which is no str,"
 
 
 def expired(request: Request) -> Refuse:
@@ -43,7 +47,7 @@ def expired(request: Request) -> Refuse:
 
 def no_room(request: Request, num_waiting: int, rate: float) -> Refuse:
     """The queue's bound, not the wait budget, refused it or made it give way: until `num_waiting` have left at `rate`."""
-    retry_after_s = min(max(1, ceil(num_waiting / rate)), MAX_RETRY_AFTER_S) if rate else MAX_RETRY_AFTER_S
+    retry_after_s = min(max(1, ceil(num_waiting / rate)), MAX_RETRY_AFTER_S) if rate else NO_WORKER_RETRY_AFTER_S
     return Refuse(request, Outcome.REJECTED_CAPACITY, Overloaded("the queue is full", retry_after_s=retry_after_s))
 
 
@@ -56,8 +60,5 @@ def why_raised(batch: Batch) -> ServiceError:
 def why_lost(batch: Batch, fault: WorkerFault, returned: str) -> ServiceError:
     """`returned` describes the outputs where they were the fault."""
     if fault is WorkerFault.BAD_OUTPUT:
-        return BadOutput(
-            f"run_batch returned {returned} for {len(batch.requests)} inputs, or not all of them text, "
-            f"on attempt {batch.attempt}"
-        )
+        return BadOutput(f"run_batch returned {returned} on attempt {batch.attempt}")
     return WorkerFailed(f"the worker was lost ({fault}) on attempt {batch.attempt} of this request")

@@ -6,13 +6,15 @@
                          RESTING ──rest over──> STARTING (next incarnation)
 
 A failure makes a worker rest for the backoff, doubled for each further failure in a row; at the threshold its breaker opens
-and it rests long. Whenever it is back, what it gets first is a canary of one request. A batch that succeeds clears it of all.
+and it rests long. Whenever it is back, what it gets first is a canary of one request, where the retry budget allows. A batch
+that succeeds clears it of all.
 A fleet-wide breaker was refused: one bad GPU must not take good ones down.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum, auto
+from math import inf
 
 from batcher.config import DispatchConfig
 from batcher.core.dispatch.deadlines import Deadlines
@@ -21,11 +23,16 @@ _HANG_SLACK_S = 0.1
 """A hang is never called sooner than this after the expected end: shorter pauses come from a busy machine."""
 
 
+_STALL_S = 0.02
+"""Coming later than this is a stall of the owner; less is how timers are."""
+
 _NUM_RAISED_TO_BLAME = 5
-"""Raises in a row that point to the worker: with a tenth of all batches bad, chance makes five of them in 100,000."""
+"""Raises in a row that point to the worker: with a tenth of all batches bad, chance makes five in a row once in 100,000."""
 
 
 class WorkerState(Enum):
+    """Where a worker is in its life; the module's drawing has the events between."""
+
     STARTING = auto()
     FREE = auto()
     BUSY = auto()
@@ -96,8 +103,8 @@ class Workers:
         return worker if is_current else None
 
     @property
-    def has_free(self) -> bool:
-        return bool(self._free)
+    def num_free(self) -> int:
+        return len(self._free)
 
     def is_on_probation(self, worker: Worker) -> bool:
         """Whether it has failed and not succeeded since: its next batch is a canary."""
@@ -171,11 +178,14 @@ class Workers:
         worker.incarnation += 1
         self._due.set(worker.id, now + self._config.start_timeout_s)
 
-    def excuse(self, stalled_s: float) -> None:
-        """Gives every worker that is waited for so much more time."""
+    def excuse(self, late_s: float) -> None:
+        """The owner came so late: if that was a stall, every worker that is waited for has so much more time."""
+        assert 0.0 <= late_s < inf
+        if late_s < _STALL_S:
+            return
         for worker in self._all:
             if worker.state in (WorkerState.BUSY, WorkerState.STARTING):
-                self._due.postpone(worker.id, stalled_s)
+                self._due.postpone(worker.id, late_s)
 
     def next_deadline(self) -> float:
         return self._due.first()

@@ -59,7 +59,7 @@ def test_a_wrong_count_on_every_attempt_ends_in_an_error_that_names_both_numbers
     assert len(refusals(played.effects)) == 8
     # Only the third worker has not failed before the batch is in four parts; the others try each part with one request.
     assert [len(call) for call in played.calls] == [8, 8, 2, 1, 1, 1, 1, 1, 1]
-    told = [effect.error.message.partition(",")[0] for effect in refused]
+    told = [effect.error.message.partition(" on attempt")[0] for effect in refused]
     numbers = ["run_batch returned 1 outputs for 2 inputs"] * 2 + ["run_batch returned 0 outputs for 1 inputs"] * 6
     assert told == numbers
     assert not any("in-" in effect.error.message for effect in refused)

@@ -53,18 +53,18 @@ def test_a_legal_event_moves_the_worker(state: WorkerState, event: str) -> None:
 @pytest.mark.parametrize(("state", "event"), ILLEGAL)
 def test_an_illegal_event_raises_and_leaves_the_state(state: WorkerState, event: str) -> None:
     workers, worker = in_state(state)
-    before = (repr(worker), workers.num_ready, workers.has_free, workers.next_deadline())
+    before = (repr(worker), workers.num_ready, workers.num_free, workers.next_deadline())
 
     with pytest.raises(AssertionError, match="cannot take"):
         EVENTS[event](workers, worker)
 
-    assert (repr(worker), workers.num_ready, workers.has_free, workers.next_deadline()) == before
+    assert (repr(worker), workers.num_ready, workers.num_free, workers.next_deadline()) == before
     workers.check()
 
 
 def test_nobody_is_assigned_when_nobody_is_free() -> None:
     workers = some_workers(num_workers=1)
-    assert not workers.has_free
+    assert not workers.num_free
 
     with pytest.raises(IndexError):
         workers.assign(longest_s=0.2, now=1.0)
@@ -83,7 +83,7 @@ def test_workers_are_used_in_turn_the_one_longest_free_first() -> None:
     assert workers.next_free() is workers[2]
     assert workers.assign(longest_s=0.2, now=1.0) is workers[2]
     assert workers.assign(longest_s=0.2, now=1.0) is workers[0]
-    assert not workers.has_free
+    assert not workers.num_free
 
 
 def test_ready_workers_are_those_that_are_free_or_busy() -> None:
