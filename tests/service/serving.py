@@ -74,8 +74,11 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(settings: Settings, *, num_ready: int | None = None) -> AsyncIterator[Serving]:
-    """Serves until the end of the block. Afterwards nothing may be left: no request, no connection, no task."""
+async def serving(settings: Settings, *, num_ready: int | None = None, breaks: bool = False) -> AsyncIterator[Serving]:
+    """Serves until the end of the block. Afterwards nothing may be left: no request, no connection, no task.
+
+    With `breaks` the dispatcher is broken on purpose, and what it still holds says nothing.
+    """
     tasks_before = asyncio.all_tasks()
     server = create_server(settings)
     server.config.load()
@@ -85,7 +88,8 @@ async def serving(settings: Settings, *, num_ready: int | None = None) -> AsyncI
     await running.until_ready(settings.workers if num_ready is None else num_ready)
     try:
         yield running
-        await running.check_idle()
+        if not breaks:
+            await running.check_idle()
     finally:
         await _shut_down(server)
     await until(lambda: asyncio.all_tasks() <= tasks_before)

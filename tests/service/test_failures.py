@@ -266,7 +266,7 @@ async def test_a_dispatcher_that_fails_makes_the_service_unready(monkeypatch: py
     def fail(self: Dispatcher, *, now: float, due_at: float | None = None) -> None:
         raise ZeroDivisionError
 
-    async with serving(quick(request_timeout=0.02, backend=ASYNC_FAULTY)) as server:
+    async with serving(quick(request_timeout=0.02, backend=ASYNC_FAULTY), breaks=True) as server:
         assert (await server.ask(request("GET", "/ready"))).status == 200
         async with connected(server.port) as client:
             with monkeypatch.context() as patch:
