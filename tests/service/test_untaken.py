@@ -11,7 +11,8 @@ from tests.service.wire_client import run
 
 pytestmark = pytest.mark.anyio
 
-BIG = "x" * 200_000
+BIG = "x" * 50_000
+"""More than the sockets hold below, less than what makes a transport say that it is full."""
 
 
 def deaf_client(port: int, data: bytes) -> socket.socket:
@@ -25,6 +26,8 @@ def deaf_client(port: int, data: bytes) -> socket.socket:
 
 async def gone_in_the_end(data: bytes, *, keep_alive: float = 75.0) -> None:
     async with serving(quick(body_timeout=0.1, keep_alive=keep_alive)) as server:
+        for listener in server.server.servers[0].sockets:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         loop = asyncio.get_running_loop()
         client = await loop.run_in_executor(None, deaf_client, server.port, data)
         try:
