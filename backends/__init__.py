@@ -11,33 +11,33 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.base import BackendFactory, BackendSpec, BatchBackend, WorkerBackend
+from batcher.config import Isolation
 from batcher.errors import ConfigError
 
 if TYPE_CHECKING:
     from backends.simulated import SimulatedSettings
 
-ISOLATIONS = ("inline", "process")
-
 Settings = Mapping[str, object] | msgspec.Struct | None
 
 
 def create(
-    name: str, *, isolation: str = "inline", settings: Settings = None, start_timeout_s: float = 120.0
+    name: str, *, isolation: str = Isolation.INLINE, settings: Settings = None, start_timeout_s: float
 ) -> BackendFactory:
     """A factory of workers' backends: `simulated` or `MODULE:ATTR`, in this process or each in its own.
 
     `settings` are for `simulated` only (a SimulatedSettings or the same keys in a mapping); `start_timeout_s` bounds the start
-    of a process. Raises ConfigError for whatever can be known to be wrong before a worker starts: for a MODULE:ATTR inline
-    everything, in a process only the form of the name, since importing a model here is what the process is for.
+    of a process: imports, and weights from a disk. Raises ConfigError for whatever can be known to be wrong before a worker
+    starts: for a MODULE:ATTR inline everything, in a process only the form of the name, since importing a model here is what
+    the process is for.
     """
-    if isolation not in ISOLATIONS:
-        raise ConfigError(f"isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}")
+    if isolation not in tuple(Isolation):
+        raise ConfigError(f"isolation must be one of {', '.join(Isolation)}, not {isolation!r}")
     if not start_timeout_s > 0:
         raise ConfigError(f"start_timeout_s must be above 0, not {start_timeout_s!r}")
     spec = BackendSpec(name, _as_dict(settings))
     _check(spec)
     starts: Counter[int] = Counter()
-    host = _inline(spec) if isolation == "inline" else _in_process(spec, start_timeout_s)
+    host = _inline(spec) if isolation == Isolation.INLINE else _in_process(spec, start_timeout_s)
 
     def start(index: int) -> WorkerBackend:
         starts[index] += 1

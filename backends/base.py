@@ -17,6 +17,11 @@ import msgspec
 
 from batcher.types import MAX_BATCH_SIZE
 
+CLOSE_GRACE_S = 1.0
+"""How long `close` waits for the backend's own `close`; in this process, for a batch in progress too."""
+REAP_TIMEOUT_S = 2.0
+"""How long `close` waits after that for what it cancelled or killed to be gone; then it is let go."""
+
 
 class WorkerLost(Exception):
     """The worker itself is gone (its process died, its connection broke): no verdict on the inputs it held."""
@@ -72,8 +77,8 @@ class WorkerBackend(Protocol):
         """
 
     async def close(self) -> None:
-        """Ends it, in about a second at worst, whatever it does; a pending `run_batch` raises WorkerLost. Idempotent, and
-        allowed at any time, also before and during `load`."""
+        """Ends it, whatever it does, within CLOSE_GRACE_S and REAP_TIMEOUT_S (3 s): nearly always in an instant. A pending
+        `run_batch` raises WorkerLost at once. Idempotent, and allowed at any time, also before and during `load`."""
 
     async def wait_lost(self) -> WorkerLost:
         """Returns why, as soon as the worker is lost, also between batches; after `close` too. Never raises by itself."""

@@ -46,7 +46,7 @@ def resolve(name: str) -> Callable[[int], BatchBackend]:
         raise ConfigError(f"backend {name!r} is an instance, which all workers would share; name its class instead")
     if not callable(target):
         raise ConfigError(f"backend {name!r} is neither a function nor a class: {type(target).__name__}")
-    _check_takes_inputs(name, target)
+    _check_call(name, "run_batch(inputs)", target, [])
     return lambda index: FunctionBackend(target)
 
 
@@ -72,11 +72,14 @@ def _from_class(name: str, cls: type) -> Callable[[int], BatchBackend]:
     run_batch = getattr(cls, "run_batch", None)
     if not callable(run_batch):
         raise ConfigError(f"backend {name!r} is a class without a method run_batch(inputs)")
-    is_bound = isinstance(inspect.getattr_static(cls, "run_batch"), staticmethod | classmethod)
-    _check_takes_inputs(name, run_batch, takes_self=not is_bound)
+    _check_call(name, "run_batch(inputs)", run_batch, *_self_of(cls, "run_batch"), [])
     for hook in ("load", "close"):
-        if not callable(getattr(cls, hook, lambda: None)):
+        if not hasattr(cls, hook):
+            continue
+        method = getattr(cls, hook)
+        if not callable(method):
             raise ConfigError(f"backend {name!r}: {hook} is not a method")
+        _check_call(name, f"{hook}()", method, *_self_of(cls, hook))
     return _constructor(name, cls)
 
 
@@ -97,12 +100,18 @@ def _constructor(name: str, cls: type) -> Callable[[int], BatchBackend]:
     return lambda index: cls(index=index)
 
 
-def _check_takes_inputs(name: str, function: Callable[..., object], *, takes_self: bool = False) -> None:
-    arguments: list[object] = [None, []] if takes_self else [[]]
+def _self_of(cls: type, method: str) -> tuple[None, ...]:
+    """The place of `self`, if an instance passes itself: not to what is static, the class's or no function at all."""
+    attribute = inspect.getattr_static(cls, method)
+    is_bound = hasattr(attribute, "__get__") and not isinstance(attribute, staticmethod | classmethod)
+    return (None,) if is_bound else ()
+
+
+def _check_call(name: str, call: str, function: Callable[..., object], *arguments: object) -> None:
     try:
         _signature(function).bind(*arguments)
     except TypeError as error:
-        raise ConfigError(f"backend {name!r} cannot be called as run_batch(inputs): {error}") from error
+        raise ConfigError(f"backend {name!r} cannot be called as {call}: {error}") from error
 
 
 def _signature(function: Callable[..., object]) -> inspect.Signature:

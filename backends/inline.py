@@ -16,13 +16,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from backends.base import BatchBackend, ContractBreach, LostLatch, WorkerLost, check_call
-
-CLOSE_GRACE_S = 1.0
-"""How long `close` waits for the batch in progress and for the backend's own `close`."""
+from backends.base import CLOSE_GRACE_S, REAP_TIMEOUT_S, BatchBackend, ContractBreach, LostLatch, WorkerLost, check_call
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +77,11 @@ def _measure(function: Function, *arguments: object) -> Outcome:
     return Outcome(value, error, time.perf_counter() - started_at)
 
 
-async def _measure_awaitable(awaitable: Awaitable[Any]) -> Outcome:
+async def _measure_awaitable(function: Function, *arguments: object) -> Outcome:
+    """The call is measured too: one that the function does not take raises before there is anything to await."""
     started_at = time.perf_counter()
     try:
-        value, error = await awaitable, None
+        value, error = await function(*arguments), None
     except BaseException as raised:
         value, error = None, raised
     return Outcome(value, error, time.perf_counter() - started_at)
@@ -141,7 +139,7 @@ class InlineBackend:
         finally:
             finishing.cancel()
             self._thread.stop()
-        await asyncio.wait({finishing}, timeout=CLOSE_GRACE_S)
+        await asyncio.wait({finishing}, timeout=REAP_TIMEOUT_S)
 
     async def wait_lost(self) -> WorkerLost:
         return await self._lost.wait()
@@ -187,18 +185,20 @@ class InlineBackend:
 
     async def _call(self, function: Function, *arguments: object) -> Outcome:
         if inspect.iscoroutinefunction(function):
-            return await _measure_awaitable(function(*arguments))
+            return await _measure_awaitable(function, *arguments)
         assert self._thread is not None
         outcome = await self._thread.call(function, *arguments)
         if not inspect.isawaitable(outcome.value):
             return outcome
-        awaited = await _measure_awaitable(outcome.value)
+        awaited = await _measure_awaitable(lambda: outcome.value)
         return awaited._replace(duration_s=outcome.duration_s + awaited.duration_s)
 
     def _settle(self, waiter: asyncio.Future[Outcome], task: asyncio.Task[Outcome]) -> None:
         self._task = None
         if task.cancelled():
             self._interrupt("was cancelled")
+        elif (error := task.exception()) is not None:  # Raised around the call and not in it: by what was returned, say.
+            _set_unless_done(waiter, Outcome(None, error, 0.0))
         else:
             _set_unless_done(waiter, task.result())
 

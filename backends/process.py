@@ -6,7 +6,8 @@ Asyncio's streams cost the same per batch, but need a task per process that read
 threads, or brings a queue and its thread per worker.
 
     is alive ──▶ died, broke the frames, or was closed: the latch is set and the pending batch raises WorkerLost
-             ──▶ SIGKILL to its process group, unless it ended by itself ──▶ reaped by the loop's child watcher: `_exited`
+             ──▶ SIGKILL to its process group, unless it ended by itself ──▶ reaped by the loop's child watcher
+             ──▶ SIGKILL to what is left of its group: the programs that the backend started end with it ──▶ `_exited`
 """
 
 import asyncio
@@ -21,15 +22,9 @@ from typing import cast
 import msgspec
 
 from backends import wire
-from backends.base import BackendSpec, ContractBreach, LostLatch, WorkerLost, check_call
+from backends.base import CLOSE_GRACE_S, REAP_TIMEOUT_S, BackendSpec, ContractBreach, LostLatch, WorkerLost, check_call
 from batcher.errors import ConfigError
 
-START_TIMEOUT_S = 120.0
-"""How long a process may take to be ready: imports, and weights from a disk."""
-CLOSE_GRACE_S = 1.0
-"""How long an idle process that was told to close may take for it. A busy one gets none: its batch is lost already."""
-REAP_TIMEOUT_S = 2.0
-"""How long `close` waits for a killed process to be gone; only one stuck in the kernel takes longer, and it is let go."""
 EXIT_STATUS_GRACE_S = 0.5
 """How long after the end of the connection the exit status is waited for; then the process is killed, whatever it does."""
 
@@ -72,7 +67,7 @@ class _ExitWatch(asyncio.SubprocessProtocol):
 class ProcessBackend:
     """A WorkerBackend whose backend lives in a child process."""
 
-    def __init__(self, spec: BackendSpec, *, index: int, start: int = 0, start_timeout_s: float = START_TIMEOUT_S) -> None:
+    def __init__(self, spec: BackendSpec, *, index: int, start: int = 0, start_timeout_s: float) -> None:
         self._spec = spec
         self._index = index
         self._start = start
@@ -132,7 +127,8 @@ class ProcessBackend:
         return answer.outputs
 
     async def close(self) -> None:
-        """Lets an idle process close by itself, for the grace; kills any other. Returns when it is reaped.
+        """Lets an idle process close by itself, for the grace; kills a busy one, whose batch is lost already. Returns when it
+        is reaped; only one stuck in the kernel takes longer than REAP_TIMEOUT_S, and it is let go.
 
         What ends it is a timer, not this coroutine: cancelled, it has done its work all the same.
         """
@@ -205,12 +201,16 @@ class ProcessBackend:
             self._answer.set_result(None)
 
     def _kill(self) -> None:
-        """Idempotent, and never of a process that is reaped: its id may be another's by then."""
+        """Idempotent; after the process is reaped it is `on_exited` that ends its group, once."""
         if self._connection is not None:
             self._connection.abort()
         if self._process is not None and self._process.get_returncode() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.get_pid(), signal.SIGKILL)
+            self._kill_group(self._process.get_pid())
+
+    def _kill_group(self, pid: int) -> None:
+        """The process and all that the backend started and did not move elsewhere."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # Nobody is left, or (macOS) only zombies are.
+            os.killpg(pid, signal.SIGKILL)
 
     def on_started(self, process: asyncio.SubprocessTransport) -> None:
         self._process = process
@@ -236,6 +236,9 @@ class ProcessBackend:
     def on_exited(self) -> None:
         assert self._process is not None
         self._lose(_in_words(self._process.get_returncode()))
+        # It is reaped, but while others of its group live the kernel gives its id to nobody else; and if none does, the id was
+        # freed a moment ago, and the kernel goes through all the others first.
+        self._kill_group(self._process.get_pid())
         self._process.close()
         if self._connection is not None:
             self._connection.abort()

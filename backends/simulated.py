@@ -131,7 +131,8 @@ class SimulatedBackend:
 
     def _answer(self, inputs: list[str], fate: _Fate) -> list[str]:
         if fate is _Fate.DIE:
-            raise self._lost.set("the simulated GPU died")
+            self._lost.set("the simulated GPU died")
+            self._lost.check()
         if fate is _Fate.RAISE:
             raise RuntimeError("the simulated GPU raised, as configured")
         prefix = self._settings.poison_prefix

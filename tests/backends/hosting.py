@@ -11,13 +11,14 @@ from backends.process import ProcessBackend
 
 ROOT = Path(__file__).parents[2]
 FAULTY = "tests.backends.faulty:FaultyBackend"
+START_TIMEOUT_S = 30.0
 
 
-def in_process(name: str = FAULTY, *, index: int = 0, start_timeout_s: float = 30.0) -> ProcessBackend:
+def in_process(name: str = FAULTY, *, index: int = 0, start_timeout_s: float = START_TIMEOUT_S) -> ProcessBackend:
     return ProcessBackend(BackendSpec(name), index=index, start_timeout_s=start_timeout_s)
 
 
-def odd(name: str, *, start_timeout_s: float = 30.0) -> ProcessBackend:
+def odd(name: str, *, start_timeout_s: float = START_TIMEOUT_S) -> ProcessBackend:
     return in_process(f"tests.backends.odd:{name}", start_timeout_s=start_timeout_s)
 
 

@@ -1,6 +1,7 @@
 """Backends that go wrong at the start or at the end, and targets that are no backends: MODULE:ATTRs for the tests here."""
 
 import ctypes
+import os
 import subprocess
 import sys
 import time
@@ -88,6 +89,8 @@ class Starter:
     def run_batch(self, inputs: list[str]) -> list[str]:
         if inputs == ["HANG"]:
             time.sleep(FOREVER_S)
+        if inputs == ["EXIT"]:
+            os._exit(3)
         started = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"])
         return [str(started.pid) for _ in inputs]
 
@@ -144,9 +147,39 @@ class LoadIsNoMethod(Static):
     load = 3
 
 
+class LoadWantsPath(Static):
+    async def load(self, path: str) -> None:
+        pass
+
+
+class CloseWantsReason(Static):
+    def close(self, reason: str) -> None:
+        pass
+
+
+class StaticLoadWantsPath(Static):
+    @staticmethod
+    def load(path: str) -> None:
+        pass
+
+
 class Callable:
     def __call__(self, inputs: list[str]) -> list[str]:
         return inputs
+
+
+class AnyHooks:
+    """Methods of every kind that can be called."""
+
+    run_batch = Callable()
+
+    @staticmethod
+    def load() -> None:
+        pass
+
+    @classmethod
+    def close(cls, reason: str = "") -> None:
+        pass
 
 
 a_callable = Callable()

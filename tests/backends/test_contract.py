@@ -13,7 +13,7 @@ import pytest
 import backends
 from backends.base import BackendFactory, ContractBreach, WorkerBackend, WorkerLost
 from batcher.types import MAX_BATCH_SIZE
-from tests.backends.hosting import loaded
+from tests.backends.hosting import START_TIMEOUT_S, loaded
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ def anyio_backend(host: Host) -> tuple[str, dict[str, Any]]:
 def subject(host: Host, request: pytest.FixtureRequest) -> Subject:
     """A fresh backend, not loaded."""
     kind = KINDS[request.param]
-    make = backends.create(kind.name, isolation=host.isolation, settings=kind.settings)
+    make = backends.create(kind.name, isolation=host.isolation, settings=kind.settings, start_timeout_s=START_TIMEOUT_S)
     return Subject(make, make(0), kind.answer)
 
 

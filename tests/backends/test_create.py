@@ -10,8 +10,9 @@ import backends
 from backends.inline import InlineBackend
 from backends.process import ProcessBackend
 from backends.simulated import SimulatedBackend, SimulatedSettings
+from batcher.config import Isolation
 from batcher.errors import ConfigError
-from tests.backends.hosting import FAULTY, ROOT
+from tests.backends.hosting import FAULTY, ROOT, START_TIMEOUT_S
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from tests.backends.hosting import FAULTY, ROOT
     ],
 )
 def test_makes_a_fresh_backend_for_each_start(name: str, isolation: str, expected: type) -> None:
-    make = backends.create(name, isolation=isolation)
+    make = backends.create(name, isolation=isolation, start_timeout_s=START_TIMEOUT_S)
     first, second = make(0), make(0)
     assert first is not second
     assert isinstance(first, expected)
@@ -33,8 +34,8 @@ def test_makes_a_fresh_backend_for_each_start(name: str, isolation: str, expecte
 def test_settings_may_be_a_struct_or_a_mapping() -> None:
     settings = SimulatedSettings(service_time_s=0.3, seed=7)
     for given in (settings, {"service_time_s": 0.3, "seed": 7}):
-        for isolation in backends.ISOLATIONS:
-            backends.create("simulated", isolation=isolation, settings=given)
+        for isolation in Isolation:
+            backends.create("simulated", isolation=isolation, settings=given, start_timeout_s=START_TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +53,11 @@ def test_settings_may_be_a_struct_or_a_mapping() -> None:
 )
 def test_what_cannot_work_is_refused_before_any_worker_starts(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        backends.create(**arguments)
+        backends.create(**{"start_timeout_s": START_TIMEOUT_S, **arguments})
 
 
 def test_imports_only_what_is_asked_for() -> None:
-    code = "import sys, backends; backends.create('simulated'); print(*(name for name in sys.modules if 'backends' in name))"
+    create = "import sys, backends; backends.create('simulated', start_timeout_s=1)"
+    code = f"{create}; print(*(name for name in sys.modules if 'backends' in name))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert set(done.stdout.split()) == {"backends", "backends.base", "backends.simulated"}

@@ -13,17 +13,17 @@ import backends
 from backends import inline
 from backends.base import ContractBreach, WorkerLost
 from backends.inline import InlineBackend
-from tests.backends.hosting import loaded
+from tests.backends.hosting import START_TIMEOUT_S, loaded
 
 pytestmark = pytest.mark.anyio
 
 
 def faulty(attribute: str) -> Any:
-    return backends.create(f"tests.backends.faulty:{attribute}")(0)
+    return backends.create(f"tests.backends.faulty:{attribute}", start_timeout_s=START_TIMEOUT_S)(0)
 
 
 def odd(attribute: str) -> Any:
-    return backends.create(f"tests.backends.odd:{attribute}")(0)
+    return backends.create(f"tests.backends.odd:{attribute}", start_timeout_s=START_TIMEOUT_S)(0)
 
 
 @pytest.mark.parametrize("attribute", ["run_batch", "run_batch_async"])
@@ -144,6 +144,63 @@ async def test_a_plain_function_may_return_an_awaitable() -> None:
         assert await backend.run_batch(["x"]) == ["x"]
         assert backend.last_run_s is not None
         assert backend.last_run_s > 0.005
+
+
+class TakesNoCall:
+    """Coroutine functions that want what nobody passes: Python raises before there is a coroutine to await."""
+
+    async def run_batch(self, inputs: list[str], temperature: float) -> list[str]:
+        return inputs
+
+
+class TakesNoLoad(TakesNoCall):
+    async def load(self, path: str) -> None:
+        pass
+
+
+class TakesNoClose(TakesNoCall):
+    async def close(self, reason: str) -> None:
+        pass
+
+
+async def test_a_load_that_cannot_be_called_fails_the_start() -> None:
+    """The error left the task that makes the call, and `load` waited for ever for a call that had ended."""
+    backend = InlineBackend(TakesNoLoad, name="odd")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="path"):
+        await asyncio.wait_for(backend.load(), 5)
+    assert "could not start" in str(await backend.wait_lost())
+
+
+async def test_a_run_batch_that_cannot_be_called_fails_its_batch() -> None:
+    async with loaded(InlineBackend(TakesNoCall, name="odd")) as backend:  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(TypeError, match="temperature"):
+                await asyncio.wait_for(backend.run_batch(["x"]), 5)
+
+
+async def test_a_close_that_cannot_be_called_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        async with loaded(InlineBackend(TakesNoClose, name="odd")):  # type: ignore[arg-type]
+            pass
+    assert "reason" in str(caplog.records[0].exc_info)
+
+
+async def test_an_output_that_cannot_be_looked_at_fails_its_batch() -> None:
+    """Whether it is awaitable is asked outside of the measured call; what that raises must reach the caller too."""
+
+    class Hostile:
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            raise RuntimeError("do not look")
+
+    class Backend:
+        def run_batch(self, inputs: list[str]) -> Any:
+            return Hostile()
+
+    async with loaded(InlineBackend(Backend, name="hostile")) as backend:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="do not look"):
+                await asyncio.wait_for(backend.run_batch(["x"]), 5)
 
 
 def test_a_call_that_outlives_its_loop_disturbs_nobody() -> None:

@@ -12,7 +12,7 @@ import backends
 from backends import process
 from backends.base import WorkerLost
 from backends.process import ProcessBackend
-from tests.backends.hosting import FAULTY, ROOT, in_process, is_gone, loaded, odd, running, until_gone
+from tests.backends.hosting import FAULTY, ROOT, START_TIMEOUT_S, in_process, is_gone, loaded, odd, running, until_gone
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,8 @@ async def test_worker_lost_in_the_process_ends_it() -> None:
 
 
 async def test_a_dead_simulated_gpu_takes_its_process_along() -> None:
-    make = backends.create("simulated", isolation="process", settings={"service_time_s": 0.001, "die_rate": 1.0})
+    settings = {"service_time_s": 0.001, "die_rate": 1.0}
+    make = backends.create("simulated", isolation="process", settings=settings, start_timeout_s=START_TIMEOUT_S)
     async with loaded(make(0)) as backend:
         with pytest.raises(WorkerLost, match="exit code 1"):
             await backend.run_batch(["x"])
@@ -107,6 +108,24 @@ async def test_closing_ends_what_a_hung_backend_started() -> None:
         await until_gone(int(outputs[0]))
 
 
+@pytest.mark.parametrize("ending", ["killed", "exits", "closes"])
+async def test_what_a_backend_started_ends_with_its_process_however_that_ends(ending: str) -> None:
+    """A worker that the kernel killed for memory left its helpers behind, with the GPU memory that they hold."""
+    backend = odd("Starter")
+    async with loaded(backend):
+        outputs = await backend.run_batch(["x"])
+        assert isinstance(outputs, list)
+        assert not is_gone(int(outputs[0]))
+        if ending == "killed":
+            os.kill(running(backend), signal.SIGKILL)
+        elif ending == "exits":
+            with pytest.raises(WorkerLost, match="exit code 3"):
+                await backend.run_batch(["EXIT"])
+        else:
+            await backend.close()
+        await until_gone(int(outputs[0]))
+
+
 async def test_a_cancelled_close_still_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "CLOSE_GRACE_S", 0.05)
     backend = odd("HangsInClose")
@@ -125,7 +144,7 @@ from backends.base import BackendSpec
 from backends.process import ProcessBackend
 
 async def main() -> None:
-    backend = ProcessBackend(BackendSpec(sys.argv[1]), index=0)
+    backend = ProcessBackend(BackendSpec(sys.argv[1]), index=0, start_timeout_s=30.0)
     await backend.load()
     call = asyncio.ensure_future(backend.run_batch(sys.argv[2:])) if sys.argv[2:] else None
     await asyncio.sleep(0.02)

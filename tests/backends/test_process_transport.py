@@ -8,7 +8,7 @@ import pytest
 import backends
 from backends import wire
 from backends.process import RemoteError
-from tests.backends.hosting import FAULTY, in_process, loaded, odd
+from tests.backends.hosting import FAULTY, START_TIMEOUT_S, in_process, loaded, odd
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +67,7 @@ async def test_each_worker_has_one_instance_and_each_hook_is_called_once(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("FAULTY_LOG", str(log))
-    make = backends.create(name, isolation="process")
+    make = backends.create(name, isolation="process", start_timeout_s=START_TIMEOUT_S)
     async with loaded(make(0)) as first, loaded(make(1)) as second:
         await first.run_batch(["a"])
         await second.run_batch(["b"])

@@ -9,6 +9,7 @@ import backends
 from backends.base import WorkerBackend, WorkerLost
 from backends.simulated import SimulatedBackend, SimulatedSettings
 from batcher.errors import ConfigError
+from tests.backends.hosting import START_TIMEOUT_S
 
 
 def simulated(*, index: int = 0, start: int = 0, **settings: Any) -> SimulatedBackend:
@@ -96,9 +97,20 @@ async def test_death_is_final_and_noticed() -> None:
     assert "died" in str(await watch)
 
 
+@pytest.mark.anyio
+async def test_what_is_raised_is_not_the_reason_that_is_kept() -> None:
+    """A raised exception collects tracebacks, and through them the batch, for as long as the reason lives."""
+    backend = simulated(die_rate=1.0)
+    with pytest.raises(WorkerLost, match="died") as raised:
+        await backend.run_batch(["x"])
+    reason = await backend.wait_lost()
+    assert reason is not raised.value
+    assert reason.__traceback__ is None
+
+
 def test_a_restarted_worker_does_not_repeat_its_death() -> None:
     """With one stream of chances per worker, a seed whose first draw is a death would kill every life at its first call."""
-    make = backends.create("simulated", settings={"service_time_s": 0.0, "die_rate": 0.5})
+    make = backends.create("simulated", settings={"service_time_s": 0.0, "die_rate": 0.5}, start_timeout_s=START_TIMEOUT_S)
 
     async def first_calls() -> list[str]:
         return [(await endings(make(0), 1))[0] for _ in range(20)]
@@ -127,4 +139,4 @@ def test_settings_that_cannot_work_are_refused_at_birth(settings: dict[str, Any]
     with pytest.raises(ConfigError, match=names):
         SimulatedSettings(**settings)
     with pytest.raises(ConfigError, match=names):
-        backends.create("simulated", settings=settings)
+        backends.create("simulated", settings=settings, start_timeout_s=START_TIMEOUT_S)
