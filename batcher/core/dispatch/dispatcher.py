@@ -107,8 +107,7 @@ class Dispatcher:
 
         Returns False if it had already ended, which is no error: the answer and the hang-up may cross.
         """
-        request = self._live.find(request_id)
-        if request is None:
+        if (request := self._live.find(request_id)) is None:
             return False
         self._live.close(request)
         if self._tiers.is_waiting(request):
@@ -127,8 +126,7 @@ class Dispatcher:
 
     def worker_ready(self, worker_id: int, incarnation: int, *, now: float) -> Effects:
         """This incarnation has started. Raises ValueError, and changes nothing, if it had said so before."""
-        worker = self._workers.find(worker_id, incarnation)
-        if worker is None:
+        if (worker := self._workers.find(worker_id, incarnation)) is None:
             return self._late()
         if worker.state is not WorkerState.STARTING:
             raise ValueError(f"{worker!r} reported ready twice")
@@ -137,8 +135,7 @@ class Dispatcher:
 
     def worker_lost(self, worker_id: int, incarnation: int, fault: WorkerFault, *, now: float) -> Effects:
         """This incarnation is gone: its batch runs again elsewhere and the worker is replaced after a rest (SPEC S1.6)."""
-        worker = self._workers.find(worker_id, incarnation)
-        if worker is None:
+        if (worker := self._workers.find(worker_id, incarnation)) is None:
             return self._late()
         effects: list[Effect] = []
         self._expire(effects, now=now)
