@@ -7,13 +7,12 @@ latency of the requests that it did not send (coordinated omission); an absolute
 
 import itertools
 import math
-import random
 from array import array
 
 import msgspec
 
 from batcher.errors import ConfigError
-from batcher.sim.workload import Arrivals, Mix, Sender
+from batcher.sim.workload import Arrivals, Mix, Sender, stream
 from loadtest.samples import Samples, blank_samples
 from loadtest.target import MIN_INPUT_SIZE, Target
 
@@ -70,7 +69,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def draw_schedule(plan: Plan) -> Samples:
     """The plan's requests, none of them sent yet. Raises `ConfigError` when there are none, or too many."""
-    instants = plan.arrivals.instants(random.Random(f"{plan.seed}:arrivals"))
+    instants = plan.arrivals.instants(stream(plan.seed, "arrivals"))
     within = itertools.takewhile(lambda at: at < plan.duration_s, instants)
     planned_at = array("d", itertools.islice(within, MAX_REQUESTS + 1))
     if not planned_at:
@@ -78,8 +77,8 @@ def draw_schedule(plan: Plan) -> Samples:
     if len(planned_at) > MAX_REQUESTS:
         raise ConfigError(f"more than {MAX_REQUESTS:,} requests in one run; ask for a lower rate or a shorter run")
     num = len(planned_at)
-    draws = plan.mix.draws(random.Random(f"{plan.seed}:mix"))
-    uniform = random.Random(f"{plan.seed}:poison").random
+    draws = plan.mix.draws(stream(plan.seed, "mix"))
+    uniform = stream(plan.seed, "poison").random
     share = plan.poison_share
     is_poison = bytearray(uniform() < share and plan.poison_from_s <= at < plan.poison_to_s for at in planned_at)
     return blank_samples(plan.mix.senders, planned_at, array("H", itertools.islice(draws, num)), is_poison)

@@ -5,14 +5,13 @@ among them. Everything that is the same for all requests of a key is rendered on
 in bytes. Inputs are plain ASCII without quotes, so they need no escaping in any body.
 """
 
-import random
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 import msgspec
 
 from batcher.errors import ConfigError
-from batcher.sim.workload import Sender
+from batcher.sim.workload import Sender, stream
 from loadtest.samples import Ending
 
 MIN_INPUT_SIZE = 20
@@ -89,7 +88,7 @@ class Questions:
     """Makes the inputs of one run: each unique, of one size, the same for the same seed."""
 
     def __init__(self, *, size: int, seed: int, poison_prefix: str) -> None:
-        rng = random.Random(f"{seed}:questions")
+        rng = stream(seed, "questions")
         words = _WORDS.split()
         self._size = size
         self._salt = f"{rng.getrandbits(32):08x}"

@@ -83,10 +83,6 @@ class TierReport(msgspec.Struct, frozen=True):
     """Requests by how they ended; every request of the tier is in one."""
     latency: Latencies | None
 
-    @property
-    def num_requests(self) -> int:
-        return sum(self.outcomes.values())
-
 
 class Report(msgspec.Struct, frozen=True):
     """One simulation."""
@@ -105,10 +101,6 @@ class Report(msgspec.Struct, frozen=True):
     """Batches by the reason they left."""
     faults: dict[str, int]
     """Workers given up, by fault."""
-
-    @property
-    def num_requests(self) -> int:
-        return sum(self.outcomes.values())
 
 
 class Recorder:

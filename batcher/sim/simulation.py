@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 
 from batcher.config import DEFAULT_TIERS, DispatchConfig, TierConfig
 from batcher.core.admission.gate import Gate
@@ -13,7 +12,7 @@ from batcher.sim.latency import Latency
 from batcher.sim.loop import Loop
 from batcher.sim.report import Recorder, Report
 from batcher.sim.traffic import requests
-from batcher.sim.workload import Arrivals, Mix
+from batcher.sim.workload import Arrivals, Mix, stream
 from batcher.sim.world import World
 
 _START_S = 0.0
@@ -34,19 +33,19 @@ def measure(
 ) -> Report:
     """Offers the traffic for `duration_s`, lets what was accepted end, and reports. The same arguments give the same report.
 
-    With a plan its faults are on throughout. `seed` draws the traffic; latencies and faults have their own generators, so the
-    traffic is the same whatever else is compared.
+    With a plan its faults are on throughout. `seed` draws everything, each thing from a stream of its own, so the traffic is
+    the same whatever else is compared.
     """
     loop = Loop()
     recorder = Recorder(tuple(tier.name for tier in tiers), duration_s=duration_s)
-    faults = Faults(plan or FaultPlan(), Random(seed + 2))
+    faults = Faults(plan or FaultPlan(), stream(seed, "faults"))
     world = World(
         loop=loop,
-        gate=Gate(tiers, jitter=Random(seed + 3)),
+        gate=Gate(tiers, jitter=stream(seed, "jitter")),
         dispatcher=Dispatcher(config, now=0.0),
         latency=latency,
         faults=faults,
-        rng=Random(seed + 4),
+        rng=stream(seed, "latency"),
         recorder=recorder,
         start_s=_START_S,
         start_timeout_s=config.start_timeout_s,

@@ -23,7 +23,6 @@ class Broken(msgspec.Struct, frozen=True):
 
     seed: int
     what: str
-    story: str
 
 
 class SwarmReport(msgspec.Struct, frozen=True):
@@ -47,7 +46,7 @@ def check_seeds(first_seed: int, num_seeds: int, create: Callable[..., Dispatche
             report = run(draw(seed), create=create)
         except Exception as error:
             what = str(error) if isinstance(error, LawBroken) else f"{type(error).__name__}: {error}"
-            broken.append(Broken(seed, what, "\n".join(getattr(error, "__notes__", ()))))
+            broken.append(Broken(seed, what))
         else:
             outcomes.update(report.outcomes)
             batches.update(report.batches)

@@ -4,9 +4,8 @@ A generator makes each request when the one before has been taken, so an hour of
 """
 
 from collections.abc import Iterator
-from random import Random
 
-from batcher.sim.workload import Arrivals, Mix, Sender
+from batcher.sim.workload import Arrivals, Mix, Sender, stream
 from batcher.types import Request
 
 
@@ -35,12 +34,13 @@ def requests(
 ) -> Iterator[Request]:
     """Requests with ids from 0, until the duration or the number is reached.
 
-    Arrivals and senders are drawn from generators of their own, so another mix does not move the arrivals. The inputs are all
-    the same one letter; with `input_size` each is different, and charged as up to so many bytes.
+    Instants and senders are those of a load test with the same arrivals, mix and seed. Each thing has a stream of its own, so
+    another mix does not move the arrivals. The inputs are all the same one letter; with `input_size` each is different, and
+    charged as up to so many bytes.
     """
-    instants = arrivals.instants(Random(seed))
-    rng = Random(seed + 1)
-    draws = mix.draws(rng)
+    instants = arrivals.instants(stream(seed, "arrivals"))
+    draws = mix.draws(stream(seed, "mix"))
+    sizes = stream(seed, "sizes")
     senders = [(sender.key, sender.tier) for sender in mix.senders]
     for num, at in enumerate(instants):
         if at >= duration_s or num == max_requests:
@@ -49,4 +49,4 @@ def requests(
         if input_size is None:
             yield Request(num, tenant, tier, "x", 1, at, at + deadline_s)
         else:
-            yield Request(num, tenant, tier, f"input {num}", 1 + rng.randrange(input_size), at, at + deadline_s)
+            yield Request(num, tenant, tier, f"input {num}", 1 + sizes.randrange(input_size), at, at + deadline_s)

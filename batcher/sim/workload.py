@@ -22,10 +22,20 @@ import msgspec
 
 from batcher.errors import ConfigError
 
-TRACE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+TIMESTAMP = "TIMESTAMP"
+"""The one column of a trace that is read, by the name it has in Azure's public traces of LLM inference."""
 
 MAX_TRACE_ROWS = 20_000_000
 """A day of a large service. A longer file is more likely a mistake than a wish, and would fill the memory."""
+
+
+def stream(seed: int, what: str) -> random.Random:
+    """The randomness of one thing in a run of this seed, such as its `arrivals` or its `mix`, and of nothing else.
+
+    All streams come from here: the same seed is the same traffic in the simulator and in the load test. `Random(seed + 1)`
+    was refused: the senders of one seed are then drawn from the numbers that are the arrivals of the next.
+    """
+    return random.Random(f"{seed}:{what}")
 
 
 class Arrivals(Protocol):
@@ -136,12 +146,10 @@ class Steps(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """Recorded arrivals, replayed `speed_up` times as fast as they were recorded. It ends with the recording.
 
-    The three columns have one length; row i is one request. `at` starts at 0, as recorded, and never decreases.
+    `at` starts at 0, as recorded, and never decreases.
     """
 
     at: "array[float]"
-    context_tokens: "array[int]"
-    generated_tokens: "array[int]"
     speed_up: float = 1.0
 
     def __post_init__(self) -> None:
@@ -215,45 +223,38 @@ def parse_arrivals(spelling: str, *, rate: float | None, duration_s: float, spee
 
 
 def read_trace(path: Path, *, speed_up: float = 1.0) -> Trace:
-    """The trace in a .csv or .csv.gz file whose header names `TRACE_COLUMNS`, in any order and among others.
+    """The trace in a .csv or .csv.gz file whose header names `TIMESTAMP`, anywhere among others.
 
     A timestamp is an ISO date and time (without a zone: UTC) or a number of seconds. Rows may be out of order: they are
     sorted. Raises `ConfigError`, with the line, for what cannot be read.
     """
     try:
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-            rows = _read_rows(path, csv.reader(file))
+            instants = _read_instants(path, csv.reader(file))
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}") from error
-    if not rows:
+    if not instants:
         raise ConfigError(f"the trace {path} has no rows")
-    rows.sort(key=lambda row: row[0])
-    first_at = rows[0][0]
-    return Trace(
-        array("d", (at - first_at for at, _, _ in rows)),
-        array("q", (context for _, context, _ in rows)),
-        array("q", (generated for _, _, generated in rows)),
-        speed_up,
-    )
+    instants.sort()
+    return Trace(array("d", (at - instants[0] for at in instants)), speed_up)
 
 
-def _read_rows(path: Path, reader: "Iterator[list[str]]") -> list[tuple[float, int, int]]:
+def _read_instants(path: Path, reader: "Iterator[list[str]]") -> list[float]:
     header = [name.strip().lstrip("\ufeff") for name in next(reader, [])]
-    missing = [name for name in TRACE_COLUMNS if name not in header]
-    if missing:
-        raise ConfigError(f"the trace {path} has no column {', '.join(missing)} in its first line")
-    at, context, generated = (header.index(name) for name in TRACE_COLUMNS)
-    rows: list[tuple[float, int, int]] = []
+    if TIMESTAMP not in header:
+        raise ConfigError(f"the trace {path} has no column {TIMESTAMP} in its first line")
+    column = header.index(TIMESTAMP)
+    instants: list[float] = []
     for num_line, row in enumerate(reader, start=2):
         if not row:
             continue
-        if len(rows) == MAX_TRACE_ROWS:
+        if len(instants) == MAX_TRACE_ROWS:
             raise ConfigError(f"the trace {path} has more than {MAX_TRACE_ROWS:,} rows")
         try:
-            rows.append((_parse_timestamp(row[at]), _parse_length(row[context]), _parse_length(row[generated])))
+            instants.append(_parse_timestamp(row[column]))
         except (ValueError, IndexError) as error:
             raise ConfigError(f"the trace {path}, line {num_line}: {error} in {','.join(row)[:100]!r}") from error
-    return rows
+    return instants
 
 
 def _parse_timestamp(text: str) -> float:
@@ -263,13 +264,6 @@ def _parse_timestamp(text: str) -> float:
     if not math.isfinite(seconds := float(text)):
         raise ValueError(f"{text!r} is no instant")
     return seconds
-
-
-def _parse_length(text: str) -> int:
-    length = int(text)
-    if length < 0:
-        raise ValueError(f"{length} tokens")
-    return length
 
 
 def _parse_step(text: str) -> tuple[float, float]:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.errors import ConfigError
-from batcher.sim.workload import Constant, Poisson, Sender, Steps
+from batcher.sim.traffic import mix_of_paid_share, requests
+from batcher.sim.workload import Constant, Poisson, Sender, Steps, parse_arrivals
 from loadtest import plan as plan_module
 from loadtest.plan import draw_schedule, parse_mix, parse_senders
 from tests.loadtest.examples import make_plan
@@ -23,6 +24,18 @@ def test_another_seed_draws_another_schedule() -> None:
     first, second = (draw_schedule(make_plan(arrivals=Poisson(300.0), seed=seed)) for seed in (1, 2))
     assert first.planned_at != second.planned_at
     assert first.sender != second.sender
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, -7])
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst", "ramp", "steps:50x1,200x1"])
+def test_a_simulation_of_the_same_seed_has_the_same_requests(seed: int, arrivals: str) -> None:
+    """Each had drawn its own, so a figure of one could not be held against a figure of the other."""
+    process = parse_arrivals(arrivals, rate=None if ":" in arrivals else 100.0, duration_s=2.0)
+    plan = make_plan(arrivals=process, mix=parse_mix("paid=0.3,free=0.7"), duration_s=2.0, seed=seed)
+    schedule = draw_schedule(plan)
+    simulated = list(requests(process, mix_of_paid_share(0.3), seed=seed, duration_s=2.0, deadline_s=1.0))
+    assert [request.arrived_at for request in simulated] == list(schedule.planned_at)
+    assert [request.tier for request in simulated] == [schedule.senders[index].tier for index in schedule.sender]
 
 
 def test_a_schedule_ends_before_the_duration() -> None:

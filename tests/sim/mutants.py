@@ -39,8 +39,8 @@ class Mutant(Dispatcher):
     def fail(self, batch_id: int, attempt: int, *, now: float) -> Effects:
         return self.mutate(super().fail(batch_id, attempt, now=now))
 
-    def tick(self, *, now: float) -> Effects:
-        return self.mutate(super().tick(now=now))
+    def tick(self, *, now: float, due_at: float | None = None) -> Effects:
+        return self.mutate(super().tick(now=now, due_at=due_at))
 
     def drain(self, *, now: float) -> Effects:
         return self.mutate(super().drain(now=now))

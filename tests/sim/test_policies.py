@@ -48,7 +48,7 @@ def latency_of(report: Report) -> Latencies:
 def test_p95_at_2000_a_second(policy: PolicyName, workers: int, p95_s: float) -> None:
     report = simulate(policy, rate=2000.0, workers=workers)
     assert latency_of(report).p95_s == pytest.approx(p95_s, abs=TOLERANCE_S)
-    assert report.outcomes["ok"] >= report.num_requests - 50
+    assert report.outcomes["ok"] >= sum(report.outcomes.values()) - 50
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,14 @@ def test_p95_at_2000_a_second(policy: PolicyName, workers: int, p95_s: float) ->
     [
         (PolicyName.SIZE_OR_TIMEOUT, 20.0, 8, 0.300, 0.350),
         (PolicyName.SIZE_OR_TIMEOUT, 200.0, 16, 0.278, 0.347),
-        (PolicyName.PACED, 20.0, 8, 0.200, 0.203),
+        (PolicyName.PACED, 20.0, 8, 0.200, 0.204),
         (PolicyName.PACED, 200.0, 16, 0.206, 0.212),
-        (PolicyName.SINGLE, 20.0, 8, 0.200, 0.208),
+        (PolicyName.SINGLE, 20.0, 8, 0.200, 0.204),
     ],
 )
 def test_light_load(policy: PolicyName, rate: float, workers: int, p50_s: float, p95_s: float) -> None:
-    latency = latency_of(simulate(policy, rate=rate, workers=workers, duration_s=4000.0 / rate))
+    """Of 20,000 requests: of 4,000 the p95 of one at a time is off by up to 16 ms, for few of them ever wait."""
+    latency = latency_of(simulate(policy, rate=rate, workers=workers, duration_s=20_000.0 / rate))
     assert latency.p50_s == pytest.approx(p50_s, abs=TOLERANCE_S)
     assert latency.p95_s == pytest.approx(p95_s, abs=TOLERANCE_S)
 

@@ -9,15 +9,16 @@ NUM_SEEDS = 250
 
 FOUND = {
     1: "The retry budget was used up, and innocents were told that run_batch raises on their very input.",
+    2: "run_batch returned None, and the dispatcher raised.",
     13: "Paid requests filled every batch, and a free one that had been let in waited silently until its deadline.",
-    15: "run_batch returned None, and the dispatcher raised.",
-    19: "run_batch returned a string as long as the batch, and each caller was answered with a letter of it.",
+    22: "A stalled loop read an answer before it ticked, and told it to a caller whose deadline had passed.",
     24: "A stalled loop heard of a free worker before it ticked, and sent it a request whose deadline had passed.",
-    63: "A stalled loop read an answer before it ticked, and told it to a caller whose deadline had passed.",
-    171: "Two lower tiers starved, and the slot was always the upper one's, though the other's oldest had waited longer.",
-    407: "Many were answered and few came: deadlines that were called off piled up beyond the bound that the core states.",
+    33: "Many were answered and few came: deadlines that were called off piled up beyond the bound that the core states.",
+    47: "run_batch returned a string as long as the batch, and each caller was answered with a letter of it.",
+    220: "Two lower tiers starved, and the slot was always the upper one's, though the other's oldest had waited longer.",
 }
-"""Seeds that broke a law once, each with its story."""
+"""Faults that a seed has found, each with its story. Where a world changes (its traffic, what the core does in it) another seed
+is named in its place: one that breaks the law while the fault is put back into the core."""
 
 
 @pytest.mark.parametrize("seed", FOUND)

@@ -23,6 +23,14 @@ def test_another_mix_does_not_move_the_arrivals() -> None:
     assert instants(1.0) == instants(0.2)
 
 
+def test_a_size_moves_neither_the_arrivals_nor_the_senders() -> None:
+    def drawn(input_size: int | None) -> list[tuple[float, str]]:
+        made = requests(Poisson(100.0), mix_of_paid_share(0.3), seed=1, duration_s=5.0, deadline_s=1.0, input_size=input_size)
+        return [(request.arrived_at, request.tenant) for request in made]
+
+    assert drawn(None) == drawn(40)
+
+
 def test_paid_and_free_come_by_their_share_from_so_many_tenants() -> None:
     mix = mix_of_paid_share(0.25, num_tenants=3)
     made = list(requests(Poisson(1000.0), mix, seed=1, duration_s=10.0, deadline_s=1.0))
