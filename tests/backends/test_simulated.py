@@ -21,7 +21,7 @@ async def endings(backend: WorkerBackend, num_calls: int) -> list[str]:
     found = []
     for _ in range(num_calls):
         try:
-            await asyncio.wait_for(backend.run_batch(["x"]), 0.02)
+            await backend.run_batch(["x"])
             found.append("answer")
         except Exception as error:
             found.append(type(error).__name__)
