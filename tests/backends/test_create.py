@@ -35,7 +35,8 @@ def test_settings_may_be_a_struct_or_a_mapping() -> None:
     settings = SimulatedSettings(service_time_s=0.3, seed=7)
     for given in (settings, {"service_time_s": 0.3, "seed": 7}):
         for isolation in Isolation:
-            backends.create("simulated", isolation=isolation, settings=given, start_timeout_s=START_TIMEOUT_S)
+            make = backends.create("simulated", isolation=isolation, settings=given, start_timeout_s=START_TIMEOUT_S)
+            assert make(0).last_run_s is None
 
 
 @pytest.mark.parametrize(

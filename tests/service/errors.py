@@ -5,7 +5,7 @@ from tests.service.wire_client import Response
 RETRYABLE = {408: "true", 504: "true", 529: "true"}
 
 
-def check_error(response: Response, status: int, type_: str, *, may_retry: str | None = None) -> str:
+def assert_error(response: Response, status: int, type_: str, *, may_retry: str | None = None) -> str:
     """Asserts that the response is this error in the right shape, its headers included. Returns its message."""
     assert response.status == status, response
     assert response.headers["content-type"] == "application/json"

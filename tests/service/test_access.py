@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.service.errors import check_error
+from tests.service.errors import assert_error
 from tests.service.serving import quick, serving
 from tests.service.wire_client import connected, request, run
 
@@ -32,7 +32,7 @@ NO_KEYS: dict[str, dict[str, str]] = {
 async def test_without_a_key_nothing_is_served(path: str, headers: dict[str, str]) -> None:
     async with serving(quick()) as server, connected(server.port) as client:
         response = await client.ask(request(path=path, body=b'{"input": "hello"}', headers=headers))
-        check_error(response, 401, "authentication_error")
+        assert_error(response, 401, "authentication_error")
         assert (await client.ask(run("next", path=path))).status == 200
 
 
@@ -67,7 +67,7 @@ async def test_who_has_no_key_learns_nothing_else_and_at_once(path: str, headers
     """B77: 401 before the body, of which nothing is sent here. (A small one would be waited for, to keep the connection.)"""
     async with serving(quick()) as server:
         response = await server.ask(request(path=path, headers=headers))
-    check_error(response, 401, "authentication_error")
+    assert_error(response, 401, "authentication_error")
 
 
 # Where there is nothing, and where one may not (B78)
@@ -80,7 +80,7 @@ async def test_who_has_no_key_learns_nothing_else_and_at_once(path: str, headers
 async def test_an_unknown_path_is_not_found(method: str, path: str) -> None:
     async with serving(quick()) as server:
         response = await server.ask(request(method, path))
-    message = check_error(response, 404, "not_found_error")
+    message = assert_error(response, 404, "not_found_error")
     assert path.partition("?")[0] in message
     assert "location" not in response.headers
 
@@ -90,13 +90,13 @@ async def test_a_host_header_decides_nothing_and_comes_back_nowhere(host: str) -
     async with serving(quick()) as server:
         data = request("GET", "/v1/run/").replace(b"host: test", f"host: {host}".encode("latin-1"))
         response = await server.ask(data)
-    check_error(response, 404, "not_found_error")
+    assert_error(response, 404, "not_found_error")
     assert not any("evil" in value for value in response.headers.values())
 
 
 async def test_a_long_path_is_not_repeated() -> None:
     async with serving(quick()) as server:
-        check_error(await server.ask(request("GET", "/" + "x" * 20_000)), 404, "not_found_error")
+        assert_error(await server.ask(request("GET", "/" + "x" * 20_000)), 404, "not_found_error")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_a_long_path_is_not_repeated() -> None:
 async def test_another_method_is_not_allowed(method: str, path: str, allow: set[str]) -> None:
     async with serving(quick()) as server:
         response = await server.ask(request(method, path))
-    check_error(response, 405, "invalid_request_error")
+    assert_error(response, 405, "invalid_request_error")
     assert set(response.headers["allow"].split(", ")) == allow
 
 

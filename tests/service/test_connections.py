@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batcher.errors import Overloaded
-from tests.service.errors import check_error
+from tests.service.errors import assert_error
 from tests.service.serving import ASYNC_FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import KEY, Client, chunked, connected, request, run
 
@@ -22,7 +22,7 @@ async def test_a_connection_serves_one_request_after_another(path: str) -> None:
         for number in range(20):
             assert (await client.ask(run(f"{number}", path=path))).json["output"] == f"{number}"
             assert (await client.ask(request("GET", "/health"))).status == 200
-            check_error(await client.ask(request(path=path, body=b"{}", headers={})), 401, "authentication_error")
+            assert_error(await client.ask(request(path=path, body=b"{}", headers={})), 401, "authentication_error")
         assert len(server.server.server_state.connections) == 1
 
 
@@ -47,7 +47,7 @@ async def test_a_connection_that_the_client_ends_is_closed_after_the_answer(
 async def test_an_error_ends_the_connection_too_if_the_client_said_so(path: str) -> None:
     async with serving(quick()) as server, connected(server.port) as client:
         response = await client.ask(request(path=path, body=b"{}", headers={**KEY, "connection": "close"}))
-        check_error(response, 400, "invalid_request_error")
+        assert_error(response, 400, "invalid_request_error")
         assert response.headers["connection"] == "close"
         assert await client.read_to_end() == b""
 
@@ -162,7 +162,7 @@ async def test_what_follows_a_refusal_in_mid_body_is_not_served() -> None:
     """The body is not read, so where the next request begins is unknown, even if the bytes look like one."""
     async with serving(quick(max_body_bytes=100)) as server, connected(server.port) as client:
         client.write(request(body=b"x" * 20_000, headers={}) + run("no") + request(body=b"{}"))
-        check_error(await client.read(), 401, "authentication_error")
+        assert_error(await client.read(), 401, "authentication_error")
         assert await client.read_to_end() == b""
         assert server.statistics.counters.batch_sizes == {}
 
@@ -225,7 +225,7 @@ async def test_an_upgrade_is_refused(path: str, protocol: str) -> None:
         response = await client.ask(
             run("hello", path=path, connection="Upgrade, HTTP2-Settings", upgrade=protocol) + run("next")
         )
-        check_error(response, 400, "invalid_request_error")
+        assert_error(response, 400, "invalid_request_error")
         assert await client.read_to_end() == b""
 
 
@@ -247,7 +247,7 @@ async def test_a_connection_too_many_is_refused_in_words() -> None:
                 assert (await client.ask(run("hello"))).status == 200
             async with connected(server.port) as third:
                 third.write(run("hello"))
-                assert "connections" in check_error(await third.read(), 529, Overloaded.type)
+                assert "connections" in assert_error(await third.read(), 529, Overloaded.type)
                 assert await third.read_to_end() == b""
             assert (await first.ask(run("hello"))).status == 200
         await until(lambda: not server.server.server_state.connections)

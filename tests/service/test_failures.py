@@ -15,7 +15,7 @@ from batcher.config import Isolation, TierConfig
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.types import Outcome, WorkerFault
 from tests.backends.hosting import until_gone
-from tests.service.errors import check_error
+from tests.service.errors import assert_error
 from tests.service.serving import ASYNC_FAULTY, FAULTY, Gate, Serving, quick, serving, until
 from tests.service.wire_client import connected, request, run
 
@@ -152,7 +152,7 @@ async def test_only_the_culprits_of_a_batch_get_an_error(gate: Gate, isolation: 
         responses = await _ask_together(server, gate, inputs)
         for input_, response in zip(inputs, responses, strict=True):
             if input_.startswith("BOOM"):
-                assert input_ not in check_error(response, 500, "api_error", may_retry="false")
+                assert input_ not in assert_error(response, 500, "api_error", may_retry="false")
             else:
                 assert response.json["output"] == f"<{input_}>"
         assert sum(server.statistics.counters.faults.values()) == 0
@@ -169,7 +169,7 @@ async def test_an_input_that_kills_its_worker_takes_few_along(gate: Gate, input_
         assert 3 in failed
         assert len(failed) <= 2
         for number in failed:
-            check_error(responses[number], 500, "api_error", may_retry="true")
+            assert_error(responses[number], 500, "api_error", may_retry="true")
         assert all(responses[number].json["output"] == f"<{number}>" for number in range(8) if number not in failed)
         await server.until_ready(1)
         assert await ask_own(server, "next")
@@ -183,7 +183,7 @@ async def test_outputs_that_break_the_contract_reach_nobody(gate: Gate, input_: 
         responses = await _ask_together(server, gate, ["a", input_])
         for response in responses:
             if response.status != 200:
-                message = check_error(response, 500, "api_error", may_retry="true")
+                message = assert_error(response, 500, "api_error", may_retry="true")
                 assert "run_batch returned" in message
                 assert input_ not in message
         assert responses[1].status == 500
@@ -199,7 +199,7 @@ async def test_an_output_that_is_no_text_is_an_error_of_ours(gate: Gate, isolati
     async with serving(in_processes(workers=1, isolation=isolation)) as server:
         response = await server.ask(run("SURROGATE"))
         may_retry = response.headers["x-should-retry"]
-        check_error(response, 500, "api_error", may_retry=may_retry)
+        assert_error(response, 500, "api_error", may_retry=may_retry)
         assert await ask_own(server, "next")
         outcomes = server.service.meters.tiers["paid"].outcomes
         assert {str(outcome): num for outcome, num in outcomes.items() if num} == {"failed": 1, "ok": 1}
@@ -215,7 +215,7 @@ async def test_without_a_worker_requests_are_refused_at_once_and_served_again_la
     async with serving(settings, num_ready=0) as server:
         await until(lambda: server.statistics.counters.faults[WorkerFault.NOT_STARTED] >= 2)
         for path in ("/v1/run", "/v1/run?x"):
-            assert "no worker" in check_error(await server.ask(run("early", path=path)), 529, "overloaded_error")
+            assert "no worker" in assert_error(await server.ask(run("early", path=path)), 529, "overloaded_error")
         assert (await server.ask(request("GET", "/ready"))).status == 503
         assert (await server.ask(request("GET", "/health"))).status == 200
         power.write_text("on")
@@ -225,7 +225,7 @@ async def test_without_a_worker_requests_are_refused_at_once_and_served_again_la
         power.unlink()
         assert (await server.ask(run("the last straw"))).status == 504
         await until(lambda: server.service.dispatcher.num_ready_workers == 0)
-        check_error(await server.ask(run("refused")), 529, "overloaded_error")
+        assert_error(await server.ask(run("refused")), 529, "overloaded_error")
         power.write_text("on")
         await server.until_ready(2)
         assert await ask_own(server, "served again")
@@ -273,8 +273,8 @@ async def test_a_dispatcher_that_fails_makes_the_service_unready(monkeypatch: py
                 patch.setattr(Dispatcher, "tick", fail)
                 client.write(run("SLEEP:0.05"))
                 await until(lambda: not server.service.driver.is_ready)
-                check_error(await client.read(), 500, "api_error", may_retry="true")
-            check_error(await client.ask(run("hello")), 500, "api_error", may_retry="true")
+                assert_error(await client.read(), 500, "api_error", may_retry="true")
+            assert_error(await client.ask(run("hello")), 500, "api_error", may_retry="true")
         assert (await server.ask(request("GET", "/ready"))).status == 503
         assert (await server.ask(request("GET", "/health"))).status == 200
 
@@ -284,5 +284,5 @@ async def test_a_handler_that_fails_answers_in_the_usual_shape(monkeypatch: pyte
         with monkeypatch.context() as patch:
             patch.setattr(Dispatcher, "statistics", lambda self: 1 / 0)
             response = await server.ask(request("GET", "/load"))
-        assert "ZeroDivision" not in check_error(response, 500, "api_error", may_retry="true")
+        assert "ZeroDivision" not in assert_error(response, 500, "api_error", may_retry="true")
         assert (await server.ask(request("GET", "/load"))).status == 200

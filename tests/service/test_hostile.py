@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.service.errors import check_error
+from tests.service.errors import assert_error
 from tests.service.serving import ASYNC_FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import KEY, Response, chunked, connected, request, run
 
@@ -21,7 +21,7 @@ async def test_a_body_that_does_not_come_in_time_is_given_up(path: str, sent: in
     async with serving(quick(body_timeout=0.03)) as server, connected(server.port) as client:
         client.write(request(path=path, headers={**KEY, "content-length": "18"}) + b'{"input": "hello"}'[:sent])
         response = await client.read()
-        assert "0.03 s" in check_error(response, 408, "timeout_error")
+        assert "0.03 s" in assert_error(response, 408, "timeout_error")
         assert await client.read_to_end() == b""
 
 
@@ -29,7 +29,7 @@ async def test_a_chunked_body_that_does_not_end_is_given_up(path: str) -> None:
     async with serving(quick(body_timeout=0.03)) as server, connected(server.port) as client:
         client.write(request(path=path, headers={**KEY, "transfer-encoding": "chunked"}))
         client.write(chunked(b'{"input": "hello"}', size=4).removesuffix(b"0\r\n\r\n"))
-        check_error(await client.read(), 408, "timeout_error")
+        assert_error(await client.read(), 408, "timeout_error")
 
 
 async def test_a_byte_now_and_then_does_not_buy_time(path: str) -> None:
@@ -40,13 +40,13 @@ async def test_a_byte_now_and_then_does_not_buy_time(path: str) -> None:
             await asyncio.sleep(0.001)
             if reading.done():
                 break
-        check_error(reading.result(), 408, "timeout_error")
+        assert_error(reading.result(), 408, "timeout_error")
 
 
 @pytest.mark.parametrize("sent", [b"P", b"POST /v1/run HTTP/1.1\r\n", b"GET /load HTTP/1.1\r\nhost: a\r\nx: y\r\n"])
 async def test_headers_that_do_not_come_in_time_are_given_up(sent: bytes) -> None:
     async with serving(quick(body_timeout=0.03)) as server, connected(server.port) as client:
-        check_error(await client.ask(sent), 408, "timeout_error")
+        assert_error(await client.ask(sent), 408, "timeout_error")
         assert await client.read_to_end() == b""
 
 
@@ -66,7 +66,7 @@ async def test_a_refused_client_that_goes_on_sending_still_reads_why(path: str) 
         for _ in range(50):
             client.write(b"x" * 100_000)
             await asyncio.sleep(0)
-        check_error(await client.read(), 413, "request_too_large")
+        assert_error(await client.read(), 413, "request_too_large")
 
 
 # Endless
@@ -163,7 +163,7 @@ NO_HTTP = {
 async def test_what_is_no_http_is_told_so_and_ended(data: bytes) -> None:
     async with serving(quick()) as server, connected(server.port) as client:
         response = await client.ask(data)
-        check_error(response, 400, "invalid_request_error")
+        assert_error(response, 400, "invalid_request_error")
         assert response.headers["connection"] == "close"
         assert await client.read_to_end() == b""
         assert (await server.ask(run("next"))).status == 200

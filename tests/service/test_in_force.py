@@ -10,7 +10,7 @@ import pytest
 from batcher.config import KeyConfig, PolicyName, TierConfig
 from batcher.errors import ConfigError
 from batcher.settings import Settings, load_settings
-from tests.service.errors import check_error
+from tests.service.errors import assert_error
 from tests.service.serving import Gate, quick, serving
 from tests.service.wire_client import connected, request, run
 
@@ -36,14 +36,14 @@ def _by_file(tmp_path: Path, name: str, value: float) -> Settings:
 @pytest.mark.parametrize("configure", [_by_flag, _by_environment, _by_file])
 async def test_a_request_timeout_has_its_effect_however_it_was_set(tmp_path: Path, gate: Gate, configure: Any) -> None:
     async with serving(configure(tmp_path, "request_timeout", 0.05)) as server:
-        assert "0.05 s" in check_error(await server.ask(run(gate.hold)), 504, "timeout_error")
+        assert "0.05 s" in assert_error(await server.ask(run(gate.hold)), 504, "timeout_error")
         gate.open()
 
 
 @pytest.mark.parametrize("configure", [_by_flag, _by_environment, _by_file])
 async def test_a_body_limit_has_its_effect_however_it_was_set(tmp_path: Path, configure: Any) -> None:
     async with serving(configure(tmp_path, "max_body_bytes", 100)) as server:
-        assert "100 bytes" in check_error(await server.ask(run("x" * 100)), 413, "request_too_large")
+        assert "100 bytes" in assert_error(await server.ask(run("x" * 100)), 413, "request_too_large")
 
 
 @pytest.mark.parametrize("policy", PolicyName)

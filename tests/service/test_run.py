@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from batcher.config import TierConfig
-from tests.service.errors import check_error
+from tests.service.errors import assert_error
 from tests.service.serving import ASYNC_FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import KEY, chunked, connected, request, run
 
@@ -77,7 +77,7 @@ NOT_REQUESTS = {
 async def test_what_is_no_request_is_told_so_before_it_meets_a_batch(path: str, body: bytes) -> None:
     async with serving(quick()) as server, connected(server.port) as client:
         response = await client.ask(request(path=path, body=body, has_length=True))
-        assert '{"input": "text"}' in check_error(response, 400, "invalid_request_error")
+        assert '{"input": "text"}' in assert_error(response, 400, "invalid_request_error")
         assert (await client.ask(run("next", path=path))).status == 200
         assert server.statistics.counters.batch_sizes == {1: 1}
 
@@ -93,7 +93,7 @@ async def test_a_proper_surrogate_pair_is_one_character(path: str) -> None:
 async def test_a_compressed_body_is_refused_unread(path: str, encoding: str) -> None:
     async with serving(quick()) as server:
         response = await server.ask(run("hello", path=path, content_encoding=encoding))
-    check_error(response, 400, "invalid_request_error")
+    assert_error(response, 400, "invalid_request_error")
 
 
 # How much may be asked (B77)
@@ -105,13 +105,13 @@ async def test_the_largest_body_is_served_and_the_next_byte_is_too_many(path: st
         assert len(body) == 100
         assert (await client.ask(request(path=path, body=body))).status == 200
         response = await client.ask(request(path=path, body=body + b" "))
-        assert "100 bytes" in check_error(response, 413, "request_too_large")
+        assert "100 bytes" in assert_error(response, 413, "request_too_large")
 
 
 async def test_a_declared_length_over_the_limit_is_refused_at_once(path: str) -> None:
     async with serving(quick()) as server, connected(server.port) as client:
         response = await client.ask(request(path=path, headers={**KEY, "content-length": "100000000"}))
-        check_error(response, 413, "request_too_large")
+        assert_error(response, 413, "request_too_large")
         assert await client.read_to_end() == b""
 
 
@@ -120,7 +120,7 @@ async def test_an_undeclared_length_is_counted_while_it_comes(path: str) -> None
     async with serving(quick(max_body_bytes=1000)) as server, connected(server.port) as client:
         client.write(request(path=path, headers={**KEY, "transfer-encoding": "chunked"}))
         client.write(chunked(b"x" * 1001, size=100).removesuffix(b"0\r\n\r\n"))
-        check_error(await client.read(), 413, "request_too_large")
+        assert_error(await client.read(), 413, "request_too_large")
 
 
 @pytest.mark.parametrize("size", [1, 7, 18])
@@ -142,7 +142,7 @@ async def test_a_callers_request_id_is_kept(path: str, own: str) -> None:
         good = await server.ask(run("hello", path=path, x_request_id=own))
         bad = await server.ask(request(path=path, body=b"{}", headers={**KEY, "x-request-id": own}))
     assert good.json["id"] == good.headers["x-request-id"] == own
-    check_error(bad, 400, "invalid_request_error")
+    assert_error(bad, 400, "invalid_request_error")
     assert bad.headers["x-request-id"] == own
 
 
@@ -179,10 +179,10 @@ async def test_over_the_wait_budget_a_request_is_refused_with_a_time_to_come_bac
             await until(lambda: server.statistics.num_running == 1)
         await until(lambda: server.statistics.tiers[0].num_waiting == 6)
         response = await server.ask(run("too many", path=path))
-        assert "estimated wait of 6.000 s" in check_error(response, 529, "overloaded_error")
+        assert "estimated wait of 6.000 s" in assert_error(response, 529, "overloaded_error")
         assert response.headers["retry-after"] in ("1", "2")
         free = await server.ask(request(path=path, body=b'{"input": "free"}', headers={"x-api-key": "dev-free"}))
-        check_error(free, 529, "overloaded_error")
+        assert_error(free, 529, "overloaded_error")
         gate.open()
 
 
@@ -195,7 +195,7 @@ async def test_a_request_without_an_answer_in_time_is_told_so(path: str, gate: G
         await until(lambda: server.statistics.num_running == 1)
         waiting.write(run(gate.hold, path=path))
         for client in (running, waiting):
-            assert "0.05 s" in check_error(await client.read(), 504, "timeout_error")
+            assert "0.05 s" in assert_error(await client.read(), 504, "timeout_error")
         assert server.statistics.tiers[0].num_waiting == 0
         gate.open()
 
@@ -203,5 +203,5 @@ async def test_a_request_without_an_answer_in_time_is_told_so(path: str, gate: G
 async def test_an_input_that_makes_run_batch_raise_is_not_worth_a_retry(path: str) -> None:
     async with serving(quick(backend=ASYNC_FAULTY)) as server:
         response = await server.ask(run("BOOM", path=path))
-        assert "BOOM" not in check_error(response, 500, "api_error", may_retry="false")
+        assert "BOOM" not in assert_error(response, 500, "api_error", may_retry="false")
         assert (await server.ask(run("good", path=path))).status == 200

@@ -12,7 +12,7 @@ import pytest
 
 from batcher.types import Outcome
 from tests.backends.hosting import until_gone
-from tests.service.errors import check_error
+from tests.service.errors import assert_error
 from tests.service.process import ROOT, ServerProcess, serve_process
 from tests.service.serving import ASYNC_FAULTY, FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import connected, request, run
@@ -63,13 +63,13 @@ async def test_what_was_accepted_is_answered_and_what_comes_is_refused(gate: Gat
             slow.write(half[-5:])
             for client in (kept, slow):
                 response = await client.read() if client is slow else await client.ask(run("late"))
-                assert "shutting down" in check_error(response, 529, "overloaded_error")
+                assert "shutting down" in assert_error(response, 529, "overloaded_error")
                 assert response.headers["connection"] == "close"
                 assert await client.read_to_end() == b""
             for path in ("/v1/run", "/v1/run?x"):
                 async with connected(port) as new:
                     response = await new.ask(run("late", path=path))
-                    check_error(response, 529, "overloaded_error")
+                    assert_error(response, 529, "overloaded_error")
                     assert response.headers["connection"] == "close"
                     assert await new.read_to_end() == b""
             gate.open()
@@ -104,7 +104,7 @@ async def test_after_the_drain_deadline_the_rest_is_told_so(gate: Gate) -> None:
             server.signal(signal.SIGTERM)
             for client in (running, waiting):
                 response = await client.read()
-                assert "could not answer in time" in check_error(response, 529, "overloaded_error")
+                assert "could not answer in time" in assert_error(response, 529, "overloaded_error")
                 assert response.headers["connection"] == "close"
         assert await ended(server) == 0
         assert "drain_deadline_passed" in server.events()
@@ -122,7 +122,7 @@ async def test_a_second_signal_ends_it_now(gate: Gate, isolation: str, tmp_path:
             server.signal(signal.SIGTERM)
             await event(server, "draining")
             server.signal(signal.SIGTERM)
-            check_error(await client.read(), 529, "overloaded_error")
+            assert_error(await client.read(), 529, "overloaded_error")
             assert await ended(server) == 0
             for pid in workers:
                 await until_gone(pid)
@@ -161,8 +161,8 @@ async def test_a_worker_that_still_starts_does_not_keep_an_app(tmp_path: Path, m
     """The same under another ASGI server: the lifespan ends and leaves no task."""
     monkeypatch.setenv("GPUS_DIR", str(tmp_path))
     settings = quick(backend=f"{GPUS}:LeavesOneBehind", isolation="process", restart_backoff=0.01)
-    async with serving(settings, num_ready=1):
-        pass
+    async with serving(settings, num_ready=1) as server:
+        assert server.statistics.workers["starting"] == settings.workers - 1
 
 
 async def test_a_signal_before_the_workers_are_ready_ends_it_too(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_what_is_pipelined_behind_an_accepted_request_is_refused_in_order(
         gate.open()
         assert (await client.read()).status == 200
         response = await client.read()
-        check_error(response, 529, "overloaded_error")
+        assert_error(response, 529, "overloaded_error")
         assert response.headers["connection"] == "close"
         assert await client.read_to_end() == b""
         assert server.statistics.counters.batch_sizes == {1: 1}
@@ -207,7 +207,7 @@ async def test_abandoned_requests_are_refused_each_by_its_connection(gate: Gate)
 
             async def ask(data: bytes) -> None:
                 response = await server.ask(data)
-                check_error(response, 529, "overloaded_error")
+                assert_error(response, 529, "overloaded_error")
                 assert response.headers["connection"] == "close"
 
             for data in asked:

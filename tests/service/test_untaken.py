@@ -24,7 +24,7 @@ def deaf_client(port: int, data: bytes) -> socket.socket:
     return client
 
 
-async def gone_in_the_end(data: bytes, *, keep_alive: float = 75.0) -> None:
+async def assert_gone_in_the_end(data: bytes, *, keep_alive: float = 75.0) -> None:
     async with serving(quick(body_timeout=0.1, keep_alive=keep_alive)) as server:
         for listener in server.server.servers[0].sockets:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
@@ -39,8 +39,8 @@ async def gone_in_the_end(data: bytes, *, keep_alive: float = 75.0) -> None:
 
 async def test_who_asked_to_close_and_takes_no_reply_is_cut_off() -> None:
     """`transport.close()` waits for its buffer to drain, and a client that reads nothing let it wait for ever."""
-    await gone_in_the_end(run(BIG, connection="close"))
+    await assert_gone_in_the_end(run(BIG, connection="close"))
 
 
 async def test_who_idles_with_a_reply_untaken_is_cut_off() -> None:
-    await gone_in_the_end(run(BIG), keep_alive=0.05)
+    await assert_gone_in_the_end(run(BIG), keep_alive=0.05)
