@@ -63,7 +63,6 @@ def serve(
     from batcher.service.server import serve as serve_until_signal
 
     log.configure(settings.log_level)
-    log.event("settings", **{name: getattr(settings, name) for name in settings.__struct_fields__ if name != "keys"})
     serve_until_signal(settings)
 
 

@@ -5,6 +5,7 @@
 misspelt setting must not be ignored in one place and obeyed in another.
 """
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -152,17 +153,31 @@ def load_settings(
 ) -> Settings:
     """Merges file, environment and flags, the later winning. Raises ConfigError for anything that cannot work."""
     merged: dict[str, object] = {}
-    if file is not None:
-        merged.update(_read(file))
-    for name, value in (environment or {}).items():
+    origins: dict[str, str] = {}
+    given = [(key, value, f"{key} in {file}") for key, value in (_read(file) if file is not None else {}).items()]
+    for name, text in (environment or {}).items():
         if name.startswith(_PREFIX) and name != CONFIG_VARIABLE:
-            merged[name.removeprefix(_PREFIX).lower()] = value
-    merged.update(flags or {})
+            given.append((name.removeprefix(_PREFIX).lower(), text, name))
+    given += [(key, value, "--" + key.replace("_", "-")) for key, value in (flags or {}).items()]
+    for key, value, origin in given:
+        _require_known(key, origin)
+        merged[key], origins[key] = value, origin
     try:
         # Not strict: the environment has only strings.
         return msgspec.convert(merged, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(_explain(error, merged, origins)) from error
+
+
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "array": "a list", "object": "a table"}
+"""What msgspec's names of types mean to somebody who writes a file."""
+
+
+def _require_known(key: str, origin: str) -> None:
+    if key in Settings.__struct_fields__:
+        return
+    near = difflib.get_close_matches(key, Settings.__struct_fields__, n=1)
+    raise ConfigError(f"{origin}: there is no such setting" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -173,6 +188,14 @@ def _read(file: Path) -> dict[str, object]:
         raise ConfigError(f"cannot read the configuration file {file}: {error}") from error
 
 
-def _explain(error: msgspec.ValidationError) -> str:
-    # An error raised by a struct's own check arrives wrapped; its words are the ones to show.
-    return str(error.__cause__ or error).removesuffix(" - at `$`")
+def _explain(error: msgspec.ValidationError, values: Mapping[str, object], origins: Mapping[str, str]) -> str:
+    """In our words where ours were raised and arrive wrapped; else what is wrong with the value, and where it stands."""
+    if error.__cause__ is not None:
+        return str(error.__cause__)
+    what, _, path = str(error).partition(" - at `$.")
+    key = path.rstrip("`").partition(".")[0].partition("[")[0]
+    if key not in origins:
+        return str(error)
+    shown = f" is {values[key]!r}" if isinstance(values[key], str | int | float) else f" (at {path.rstrip('`')})"
+    wanted = _WORDS.get(what.partition("`")[2].partition("`")[0])
+    return f"{origins[key]}{shown}; it must be {wanted}" if wanted else f"{origins[key]}{shown}: {what[0].lower()}{what[1:]}"

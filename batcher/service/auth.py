@@ -66,4 +66,5 @@ class DevelopmentKeys:
             return caller
         if len(key) <= _MAX_KEY_BYTES and (match := self._pattern.fullmatch(key)):
             return Caller(key.decode("ascii"), match[1].decode("ascii"))
-        raise NotAuthenticated("this server runs on its development keys: send x-api-key: dev-paid or dev-free")
+        known = " or ".join(key.decode() for key in self._callers)
+        raise NotAuthenticated(f"this server runs on its development keys: send x-api-key: {known}")

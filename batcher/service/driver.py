@@ -15,7 +15,7 @@ from backends.base import BackendFactory
 from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.effects import NOTHING, Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
-from batcher.errors import InputFailed, ServerFault, ServiceError, ShuttingDown
+from batcher.errors import ConfigError, InputFailed, ServerFault, ServiceError, ShuttingDown
 from batcher.service import log
 from batcher.service.auth import Caller
 from batcher.service.meters import Meters
@@ -62,6 +62,9 @@ class Driver:
         self._is_draining = False
         self._is_closed = False
         self._has_failed = False
+        self._has_been_ready = False
+        self.config_error: ConfigError | None = None
+        """Why no worker will ever start: this process had better end and say so."""
         self._is_idle = asyncio.Event()
         """Set when a draining driver has no live request left."""
 
@@ -142,10 +145,16 @@ class Driver:
     # What workers report.
 
     def worker_ready(self, worker_id: int, incarnation: int) -> None:
+        self._has_been_ready = True
         self._decide(lambda: self._dispatcher.worker_ready(worker_id, incarnation, now=self._read_clock()))
 
     def worker_lost(self, worker_id: int, incarnation: int, fault: WorkerFault) -> None:
         self._decide(lambda: self._dispatcher.worker_lost(worker_id, incarnation, fault, now=self._read_clock()))
+
+    def worker_misconfigured(self, error: ConfigError) -> None:
+        log.error("worker_misconfigured", reason=str(error))
+        if not self._has_been_ready:
+            self.config_error = error
 
     def batch_completed(self, batch: RunBatch, outputs: object, run_s: float) -> None:
         self._meters.run_s.observe(run_s)

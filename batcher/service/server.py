@@ -8,6 +8,7 @@ what is still pending.
 import asyncio
 import functools
 import gc
+import os
 import resource
 import signal
 import socket
@@ -16,10 +17,14 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from batcher.errors import ConfigError
 from batcher.service import log
 from batcher.service.app import Service, create_app
 from batcher.service.fastpath import FastPathProtocol
 from batcher.settings import Settings
+
+_BACKLOG = 4096
+"""Connections that may wait to be accepted: a load test opens thousands at once."""
 
 _MAX_FILES = 65_536
 """More than the connections that are let in."""
@@ -30,7 +35,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self._service = service
+        self.service = service
         self._drain_task: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -49,18 +54,18 @@ class Server(uvicorn.Server):
         if self._drain_task is None:
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(number.name))
         elif not self.should_exit:
-            log.warning("drain_cut_short", cause=number.name, live=self._service.driver.num_live)
-            self._service.driver.abandon()
+            log.warning("drain_cut_short", cause=number.name, live=self.service.driver.num_live)
+            self.service.driver.abandon()
         elif number == signal.SIGINT:
             self.force_exit = True
 
     async def _drain(self, cause: str) -> None:
         """Ends when everything accepted has been answered, or given up at the deadline."""
-        driver = self._service.driver
+        driver = self.service.driver
         log.event("draining", cause=cause, live=driver.num_live)
         try:
             driver.drain()
-            async with asyncio.timeout(self._service.http.drain_deadline_s):
+            async with asyncio.timeout(self.service.http.drain_deadline_s):
                 await driver.wait_idle()
             log.event("drained")
         except TimeoutError:
@@ -79,17 +84,27 @@ class Server(uvicorn.Server):
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
 
+        self._log_listening()
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.service.driver.config_error is not None:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
     def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
-        host, port = listeners[0].getsockname()[:2]
+        """uvicorn's words for it; ours are in `startup`, which also knows of sockets that were bound before."""
+
+    def _log_listening(self) -> None:
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        settings = self._service.settings
+        settings = self.service.settings
         log.event(
             "listening",
             url=url,
             backend=settings.backend,
             workers=settings.workers,
             policy=settings.policy,
-            keys="configured" if settings.keys else "dev-paid, dev-free",
+            keys="configured" if settings.keys else ", ".join(f"dev-{tier.name}" for tier in settings.tiers),
         )
 
 
@@ -109,7 +124,7 @@ def create_server(settings: Settings) -> Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=4096,
+        backlog=_BACKLOG,
         timeout_keep_alive=service.http.keep_alive_s,  # type: ignore[arg-type]
         timeout_graceful_shutdown=1,
     )
@@ -117,9 +132,28 @@ def create_server(settings: Settings) -> Server:
 
 
 def serve(settings: Settings) -> None:
-    """Serves until a signal, then drains and returns. Raises ConfigError; exits with status 3 if it cannot listen."""
+    """Serves until a signal, then drains and returns.
+
+    Raises ConfigError: at once, or, for what only the workers can find out, when the first of them has.
+    """
     _raise_file_limit()
-    create_server(settings).run()
+    server = create_server(settings)
+    listener = _listen(settings.host, settings.port)
+    log.event("settings", **{name: getattr(settings, name) for name in settings.__struct_fields__ if name != "keys"})
+    server.run(sockets=[listener])
+    if (error := server.service.driver.config_error) is not None:
+        raise error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bound before anything starts: workers that load for minutes must not find the port taken after all."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}; choose another with --port"
+        ) from None
 
 
 def _raise_file_limit() -> None:

@@ -19,6 +19,9 @@ class Reports(Protocol):
 
     def worker_ready(self, worker_id: int, incarnation: int) -> None: ...
     def worker_lost(self, worker_id: int, incarnation: int, fault: WorkerFault) -> None: ...
+    def worker_misconfigured(self, error: ConfigError) -> None:
+        """A worker could not start for a setting that no later try will mend; it is reported as lost, too."""
+
     def batch_completed(self, batch: RunBatch, outputs: object, run_s: float) -> None: ...
     def batch_failed(self, batch: RunBatch) -> None: ...
 
@@ -71,9 +74,10 @@ class Supervisor:
             await backend.load()
         except Exception as error:
             if self._is_current(worker_id, incarnation):
-                # A name that does not exist needs no traceback.
-                cause = None if isinstance(error, ConfigError) else error
-                log.error("worker_not_started", exc_info=cause, worker=worker_id, incarnation=incarnation, reason=str(error))
+                if isinstance(error, ConfigError):
+                    self._reports.worker_misconfigured(error)
+                else:
+                    log.error("worker_not_started", exc_info=error, worker=worker_id, incarnation=incarnation)
                 self._reports.worker_lost(worker_id, incarnation, WorkerFault.NOT_STARTED)
             return
         if not self._is_current(worker_id, incarnation):

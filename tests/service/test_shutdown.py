@@ -177,10 +177,21 @@ def test_a_port_that_is_taken_is_said_so() -> None:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "batcher", "serve", "--port", str(port), "--workers", "1"]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
-    assert ended.returncode == 3
-    assert "address already in use" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"batcher: cannot listen on 127.0.0.1 port {port}: Address already in use; choose another with --port\n"
+    )
     assert ended.stdout == ""
+
+
+def test_a_backend_that_only_a_worker_can_find_missing_ends_it_with_one_clear_line() -> None:
+    """In a process of its own a name is looked up by the worker. It was tried again for ever, with a traceback each time."""
+    flags = ("--port", "0", "--workers", "2", "--isolation", "process", "--backend", "nosuch:run_batch")
+    command = [sys.executable, "-m", "batcher", "serve", *flags]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("batcher: backend 'nosuch:run_batch'")
+    assert "Traceback" not in ended.stderr
 
 
 # The drain, seen from one connection
