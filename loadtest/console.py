@@ -29,6 +29,8 @@ def print_report(console: Console, report: Report) -> None:
     if report.poison is not None:
         poison = report.poison
         lines.append(f"poison: sent {poison.sent:,} · failed as it must {poison.failed:,} · answered {poison.answered:,}")
+    if report.mismatched > report.sent / 2:
+        lines.append("most answers differ from their questions: where the server does not echo, say --check contains or none")
     for line in lines:
         console.print(line, highlight=False)
 
