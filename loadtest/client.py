@@ -155,7 +155,10 @@ class Pool:
         self.num_pending -= 1
         now = self.now()
         samples = self._samples
-        ending, answer_id = self._wire.judge(status, body, connection.question, bool(samples.is_poison[index]))
+        try:
+            ending, answer_id = self._wire.judge(status, body, connection.question, bool(samples.is_poison[index]))
+        except Exception:  # Whatever cannot even be read, such as JSON nested without end, is no answer to the question.
+            ending, answer_id = Ending.MISMATCHED, None
         samples.ended_at[index] = now
         samples.status[index] = status
         if ending is Ending.OK:

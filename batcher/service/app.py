@@ -79,6 +79,7 @@ class Service:
             num_ahead=self.dispatcher.num_ahead_of(tier, ""),
             capacity_rate=self.dispatcher.capacity_rate,
             now=time.monotonic(),
+            batch_size=self.dispatcher.max_batch_size,
         )
         return wait_s if isfinite(wait_s) else None
 

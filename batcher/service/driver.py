@@ -84,6 +84,7 @@ class Driver:
             num_ahead=dispatcher.num_ahead_of(caller.tier, caller.tenant),
             capacity_rate=dispatcher.capacity_rate,
             now=now,
+            batch_size=dispatcher.max_batch_size,
         )
         if refusal is None:
             self._decide(lambda: dispatcher.submit(request, now=now))

@@ -76,7 +76,8 @@ class RunCycle:
 
     def refuse(self, error: ServiceError, *, reads_on: bool = False) -> None:
         """To be refused when it is its turn, after the rest of the body if that is read on."""
-        self.caller, self.refusal, self.reads_on, self.body = None, error, reads_on, b""
+        # Without its traceback, whose frames hold the data just read until the collector comes.
+        self.caller, self.refusal, self.reads_on, self.body = None, error.with_traceback(None), reads_on, b""
         self._advance()
 
     def feed(self, data: bytes) -> None:

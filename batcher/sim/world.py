@@ -101,8 +101,13 @@ class World:
         if request.deadline_at <= now:
             self._recorder.ended(request.tier, Outcome.EXPIRED)
             return
-        num_ahead = dispatcher.num_ahead_of(request.tier, request.tenant)
-        refusal = self._gate.admit(request.tier, num_ahead=num_ahead, capacity_rate=dispatcher.capacity_rate, now=now)
+        refusal = self._gate.admit(
+            request.tier,
+            num_ahead=dispatcher.num_ahead_of(request.tier, request.tenant),
+            capacity_rate=dispatcher.capacity_rate,
+            now=now,
+            batch_size=dispatcher.max_batch_size,
+        )
         if refusal is not None:
             self._recorder.ended(request.tier, refusal.outcome)
             return

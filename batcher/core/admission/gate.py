@@ -39,28 +39,29 @@ class Gate:
         """Refuses everything from now on."""
         self._is_draining = True
 
-    def admit(self, tier: str, *, num_ahead: int, capacity_rate: float, now: float) -> Refusal | None:
+    def admit(self, tier: str, *, num_ahead: int, capacity_rate: float, now: float, batch_size: int = 1) -> Refusal | None:
         """None if the request may enter, and then it counts as an arrival of its tier.
 
-        `num_ahead` is how many leave before it; `capacity_rate` what the ready workers serve, in requests per second.
+        `num_ahead` is how many leave before it, `batch_size` at a time; `capacity_rate` what the ready workers serve, in
+        requests per second.
         """
         if self._is_draining:
             return Refusal(Outcome.REJECTED_SHUTDOWN, ShuttingDown("this server is shutting down", retry_after_s=1))
-        wait_s = self.estimate_wait_s(tier, num_ahead=num_ahead, capacity_rate=capacity_rate, now=now)
+        wait_s = self.estimate_wait_s(tier, num_ahead=num_ahead, capacity_rate=capacity_rate, now=now, batch_size=batch_size)
         budget_s = self._budgets_s[tier]
         if wait_s <= budget_s:
             self._rates[tier].observe(now=now)
             return None
         return Refusal(Outcome.REJECTED_CAPACITY, self._overloaded(wait_s, budget_s))
 
-    def estimate_wait_s(self, tier: str, *, num_ahead: int, capacity_rate: float, now: float) -> float:
+    def estimate_wait_s(self, tier: str, *, num_ahead: int, capacity_rate: float, now: float, batch_size: int = 1) -> float:
         """Seconds; infinity while no worker is ready."""
         higher_rate = 0.0
         for name, rate in self._rates.items():
             if name == tier:
                 break
             higher_rate += rate.rate(now=now)
-        return estimate_wait_s(num_ahead, capacity_rate=capacity_rate, higher_rate=higher_rate)
+        return estimate_wait_s(num_ahead, batch_size=batch_size, capacity_rate=capacity_rate, higher_rate=higher_rate)
 
     def _overloaded(self, wait_s: float, budget_s: float) -> Overloaded:
         if isinf(wait_s):

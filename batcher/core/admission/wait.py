@@ -32,8 +32,13 @@ class ArrivalRate:
         return self._rate * exp((self._at - now) / _TIME_CONSTANT_S) if self._rate else 0.0
 
 
-def estimate_wait_s(num_ahead: int, *, capacity_rate: float, higher_rate: float) -> float:
-    """Seconds until a request with `num_ahead` before it leaves; infinity without capacity. Never negative."""
+def estimate_wait_s(num_ahead: int, *, batch_size: int = 1, capacity_rate: float, higher_rate: float) -> float:
+    """Seconds until a request with `num_ahead` before it leaves; infinity without capacity. Never negative.
+
+    Work drains in batches: whoever still fits into the next one waits for nobody's work. Without that, one worker that takes a
+    second a batch of fifty would be kept from ever having fifty by a budget of a fifth of a second.
+    """
     if capacity_rate <= 0.0:
         return inf
-    return num_ahead / max(capacity_rate - higher_rate, capacity_rate * _MIN_SHARE)
+    num_before = num_ahead - num_ahead % batch_size
+    return num_before / max(capacity_rate - higher_rate, capacity_rate * _MIN_SHARE)

@@ -40,13 +40,14 @@ class Dispatcher:
     def __init__(self, config: DispatchConfig, *, now: float) -> None:
         self._config = config
         self._policy = create_policy(config)
+        self.max_batch_size = self._policy.max_batch_size
         self._tiers = Tiers(config.tiers, max_requests=config.max_waiting, max_bytes=config.max_waiting_bytes)
         self._workers = Workers(config, now=now)
         self._inflight = Inflight()
         self._batch_ids = count(1)
         self._retries = Retries(config, ids=self._batch_ids)
         self._live = Ledger()
-        self._service_time = ServiceTime(config.service_time_s)
+        self._service_time = ServiceTime(config.service_time_s, hang_cap_s=config.first_batch_timeout_s)
         self._load = Load(service_time_s=config.service_time_s)
         self._counters = Counters()
         self._is_draining = False
@@ -67,7 +68,7 @@ class Dispatcher:
     @property
     def capacity_rate(self) -> float:
         """Requests per second that the ready workers serve in full batches, by their time of late; 0 if none is ready."""
-        return self._workers.num_ready * self._policy.max_batch_size / self._service_time.mean_s
+        return self._workers.num_ready * self.max_batch_size / self._service_time.mean_s
 
     def num_ahead_of(self, tier: str, tenant: str) -> int:
         """At most how many accepted requests would leave before the tenant's next one. O(number of tiers)."""
@@ -103,10 +104,7 @@ class Dispatcher:
         return self._dispatch(effects, now=now)
 
     def cancel(self, request_id: int) -> bool:
-        """Its caller is gone. A waiting request never runs; the output of a running one is dropped.
-
-        Returns False if it had already ended, which is no error: the answer and the hang-up may cross.
-        """
+        """Its caller is gone: it never runs, or its output is dropped. False if it had ended, for the two may cross."""
         if (request := self._live.find(request_id)) is None:
             return False
         self._live.close(request)
@@ -235,7 +233,7 @@ class Dispatcher:
         self._expire(effects, now=now)
         while self._next_departure_at() <= now:
             is_canary = self._workers.is_on_probation(self._workers.next_free())
-            max_size = 1 if is_canary else self._policy.max_batch_size
+            max_size = 1 if is_canary else self.max_batch_size
             if self._is_retry_due:
                 batch = self._retries.pop(self._live, max_size=max_size)
                 if batch is None:
@@ -252,7 +250,7 @@ class Dispatcher:
         """Chooses now who leaves now."""
         reason = BatchReason.DRAIN if self._is_draining else self._policy.reason(self._load, now=now)
         requests = self._tiers.take(max_size, now=now)
-        if max_size == self._policy.max_batch_size:  # A canary leaves beside the pace, not within it.
+        if max_size == self.max_batch_size:  # A canary leaves beside the pace, not within it.
             self._policy.departed(self._load, now=now)
             self._retries.budget.deposit()
         return Batch(next(self._batch_ids), 1, requests, reason)
@@ -263,6 +261,8 @@ class Dispatcher:
         self._counters.faults[fault] += 1
         if (flight := self._inflight.on_worker(worker.id)) is None:
             return
+        if fault is WorkerFault.HUNG and worker.has_completed:
+            self._service_time.observe_hang(now - flight.departed_at)
         self._inflight.remove(flight)
         remaining = self._live.still_live(flight.batch.requests)
         if remaining and not self._retries.park_after_loss(flight.batch, remaining):
@@ -294,7 +294,7 @@ class Dispatcher:
         placed = [request.id for queue in self._tiers for request in queue]
         placed += [request.id for batch in batches for request in batch.requests if request.id in self._live]
         assert sorted(placed) == sorted(r.id for r in self._live), "a live request is in no place, or in two"
-        assert all(1 <= len(batch.requests) <= self._policy.max_batch_size for batch in batches)
+        assert all(1 <= len(batch.requests) <= self.max_batch_size for batch in batches)
         assert all(batch.attempt <= self._config.max_attempts for batch in batches)
         assert self._workers.count(WorkerState.BUSY) == len(self._inflight), "a busy worker without a batch, or the reverse"
         assert not (self._retries.num_lost and self._workers.num_free), "a batch waits to run again beside a free worker"

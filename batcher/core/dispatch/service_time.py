@@ -11,10 +11,12 @@ _WEIGHT = 0.1
 class ServiceTime:
     """`mean_s` and `longest_s` start from the configured expectation; the first sample replaces it in the mean."""
 
-    __slots__ = ("_expected_s", "longest_s", "mean_s", "num_samples")
+    __slots__ = ("_expected_s", "_hang_cap_s", "longest_s", "mean_s", "num_samples")
 
-    def __init__(self, expected_s: float) -> None:
+    def __init__(self, expected_s: float, *, hang_cap_s: float = 30.0) -> None:
         self._expected_s = expected_s
+        self._hang_cap_s = hang_cap_s
+        """The most that hangs alone may make a batch believed to take."""
         self.mean_s = expected_s
         self.longest_s = expected_s
         """The longest recent batch; decays towards the mean, never below the expectation."""
@@ -32,3 +34,10 @@ class ServiceTime:
         self.mean_s += (duration_s - self.mean_s) * (_WEIGHT if self.num_samples else 1.0)
         self.longest_s = max(self._expected_s, duration_s, self.longest_s + (self.mean_s - self.longest_s) * _WEIGHT)
         self.num_samples += 1
+
+    def observe_hang(self, duration_s: float) -> None:
+        """A worker was given up after so long. Perhaps batches have become slower, and not workers worse: the next one may
+        take longer than this one did, so that a fleet that is slow for good is not killed for ever. Good samples, which such a
+        fleet has none of, bring the limit down again.
+        """
+        self.longest_s = max(self.longest_s, min(duration_s, self._hang_cap_s))

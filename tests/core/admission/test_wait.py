@@ -80,3 +80,12 @@ def test_to_ask_does_not_change_the_rate() -> None:
     rate.rate(now=5.0)
 
     assert rate.rate(now=1.0) == 1.0
+
+
+def test_whoever_fits_into_the_next_batch_waits_for_nobodys_work() -> None:
+    """One worker, a second a batch of fifty, a budget of 0.2 s: a wait counted by requests let ten wait, batches never had
+    more, and at half of capacity two thirds were refused.
+    """
+    assert estimate_wait_s(49, batch_size=50, capacity_rate=50.0, higher_rate=0.0) == 0.0
+    assert estimate_wait_s(50, batch_size=50, capacity_rate=50.0, higher_rate=0.0) == 1.0
+    assert estimate_wait_s(149, batch_size=50, capacity_rate=50.0, higher_rate=0.0) == 2.0

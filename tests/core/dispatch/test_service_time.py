@@ -99,3 +99,16 @@ def test_the_mean_lies_between_the_smallest_and_the_largest_sample(durations: li
     assert min(durations) * (1 - 1e-9) <= service_time.mean_s <= max(durations) * (1 + 1e-9)
     assert service_time.mean_s <= max(service_time.longest_s, 0.2) * (1 + 1e-9)
     assert service_time.longest_s <= max(0.2, *durations, 0.0)
+
+
+def test_a_hang_lets_the_next_batch_take_longer_up_to_a_bound() -> None:
+    """Full batches became slower than the limit while a batch of one stayed fast: each full batch was called a hang, its
+    worker's canary of one succeeded, nothing was learnt, and workers were killed for ever.
+    """
+    time = ServiceTime(0.1, hang_cap_s=2.0)
+    for taken_s in (0.2, 0.3, 0.45):
+        time.observe_hang(taken_s)
+        assert time.longest_s == taken_s
+    time.observe_hang(60.0)
+    assert time.longest_s == 2.0
+    assert time.mean_s == 0.1
