@@ -15,6 +15,7 @@ FOUND = {
     24: "A stalled loop heard of a free worker before it ticked, and sent it a request whose deadline had passed.",
     33: "Many were answered and few came: deadlines that were called off piled up beyond the bound that the core states.",
     47: "run_batch returned a string as long as the batch, and each caller was answered with a letter of it.",
+    3731: "After a tick that expired many at once, more forgotten deadlines were kept than the core's own law allows.",
     220: "Two lower tiers starved, and the slot was always the upper one's, though the other's oldest had waited longer.",
 }
 """Faults that a seed has found, each with its story. Where a world changes (its traffic, what the core does in it) another seed

@@ -58,6 +58,7 @@ class Deadlines:
             _, key = heapq.heappop(self._heap)
             del self._at[key]
             due.append(key)
+        self._compact()
         return due
 
     def _compact(self) -> None:
