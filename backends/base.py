@@ -10,12 +10,12 @@ refused: each caller would have to probe for them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from batcher.types import MAX_BATCH_SIZE
+from batcher.types import MAX_BATCH_SIZE, Message, Step
 
 CLOSE_GRACE_S = 1.0
 """How long `close` waits for the backend's own `close`; in this process, for a batch in progress too."""
@@ -82,6 +82,87 @@ class WorkerBackend(Protocol):
 
     async def wait_lost(self) -> WorkerLost:
         """Returns why, as soon as the worker is lost, also between batches; after `close` too. Never raises by itself."""
+
+
+class KvLayout(msgspec.Struct, frozen=True):
+    """What a StepBackend must have room for."""
+
+    num_blocks: int
+    max_num_seqs: int
+    max_model_len: int
+    max_step_tokens: int
+    """Most tokens of one step."""
+
+
+class StepBackend(Protocol):
+    """A GPU that runs one model step by step (DESIGN D4): `Step -> tokens`. It knows no request, tier or clock.
+
+    One thread owns it. A step is launched and later collected, so that the next one can be decided while this one runs.
+    Blocks may be handed to another sequence as soon as the step that frees them was launched: steps take effect in the order of
+    their launches.
+    """
+
+    max_inflight_steps: int
+    """Steps that may be launched before the oldest is collected: 1 where `launch` computes (a CPU), 2 where it only queues
+    work on a device; with 2 a step may hold PENDING for tokens that were not collected yet."""
+
+    def load(self, layout: KvLayout) -> None:
+        """Loads weights, allocates the KV blocks, warms up. Called once. Raises ConfigError where no later try can do better,
+        WorkerLost or an exception of its own (memory) otherwise."""
+
+    def launch(self, step: Step) -> None:
+        """Starts it. Everything of `step` that is needed later is read before this returns."""
+
+    def collect(self) -> list[int]:
+        """Waits for the oldest launched step: one token for each of its sequences with `is_sampled`, in their order.
+
+        Raises what the step raised; then the KV that the step wrote must not be trusted, and the backend can go on."""
+
+    def close(self) -> None:
+        """Gives memory and threads back. Idempotent."""
+
+
+class Tokenizer(Protocol):
+    """Between text and a model's own token ids. Thread-safe: encoding long prompts happens off the event loop."""
+
+    vocab_size: int
+    stop_ids: frozenset[int]
+    """Ids that end the model's turn."""
+
+    def encode(self, text: str) -> list[int]:
+        """Text as ids, nothing added: what looks like a special token in it stays ordinary text."""
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """A conversation as the prompt's ids, by the model's chat template, up to where the answer begins. Special tokens
+        come from the template alone: nothing that a caller writes becomes one. Raises InvalidRequest for roles or an order
+        that the template cannot express."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to the text; none for special tokens."""
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What can be said of a model before its weights are loaded."""
+
+    id: str
+    """The name that callers give."""
+    version: str
+    """Changes whenever the same tokens could give other keys and values: the prefix cache is keyed with it."""
+    context_len: int
+    vocab_size: int
+    kv_bytes_per_token: int
+    """With the dtype it will run in."""
+
+
+class Model(Protocol):
+    """A model as the service sees it: its facts, its tokenizer, and a StepBackend for each replica.
+
+    `info` and `tokenizer` are ready at once (they read no weights); `make_backend` is called once for each replica."""
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+
+    def make_backend(self) -> StepBackend: ...
 
 
 class BackendSpec(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from math import isfinite
 import msgspec
 
 from batcher.errors import ConfigError
-from batcher.types import MAX_BATCH_SIZE
+from batcher.types import BLOCK_SIZE, MAX_BATCH_SIZE
 
 MAX_WORKERS = 1024
 """A bound on one dispatcher's fleet. A larger one is several cells (SPEC S7.7)."""
@@ -24,6 +24,24 @@ class PolicyName(StrEnum):
     SIZE_OR_TIMEOUT = "size-or-timeout"
     STATIC = "static"
     SINGLE = "single"
+
+
+class ReplicaPolicy(StrEnum):
+    """How a replica forms its batch (SPEC S11)."""
+
+    CONTINUOUS = "continuous"
+    """The batch is formed anew at each step."""
+    STATIC = "static"
+    """A batch is formed when the last one has ended, and runs until its longest sequence ends."""
+    SINGLE = "single"
+    """One sequence at a time."""
+
+
+class KvMode(StrEnum):
+    PAGED = "paged"
+    """Blocks are handed out as tokens come."""
+    CONTIGUOUS = "contiguous"
+    """A sequence reserves prompt + max_tokens when it starts, and shares nothing."""
 
 
 class Isolation(StrEnum):
@@ -111,6 +129,56 @@ class DispatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require_between("restart_backoff", self.restart_backoff_s, 0.0, 60.0, "seconds")
         _require_between("breaker_threshold", self.breaker_threshold, 1, 1000, "failures")
         _require_between("breaker_rest", self.breaker_rest_s, 0.0, 3600.0, "seconds")
+
+
+class ReplicaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One replica's scheduler and block pool (SPEC S6)."""
+
+    tiers: tuple[str, ...] = tuple(tier.name for tier in DEFAULT_TIERS)
+    """The highest first."""
+    policy: ReplicaPolicy = ReplicaPolicy.CONTINUOUS
+    kv: KvMode = KvMode.PAGED
+    num_blocks: int = 4096
+    """KV blocks of BLOCK_SIZE tokens, all in all."""
+    max_num_seqs: int = 64
+    """Slots: sequences that may run at once."""
+    max_model_len: int = 8192
+    """Most tokens of prompt and answer together."""
+    prefill_chunk: int = 512
+    """Prompt tokens that one step computes at most, for all its sequences together; a longer prompt is cut. 0 cuts nothing:
+    a prompt is computed whole in one step, however long the running ones wait (SPEC S6.3)."""
+    has_prefix_cache: bool = True
+    reserved_slot_share: float = 0.1
+    """Share of the slots that only the first tier may take; with more than one slot and tier at least one."""
+    growth_blocks: int = 1
+    """Blocks that each running sequence is expected to grow by before one of them ends: they must stay free when another is
+    admitted (the watermark), up to a quarter of the pool."""
+    max_waiting: int = 1024
+    """Sequences that may wait for a slot."""
+    max_waiting_tokens: int = 4_000_000
+    """Prompt tokens that may wait: about four bytes each, counted in the process, and far more than are served in time."""
+    max_preemptions: int = 8
+    """Times that one sequence may be preempted; after that it keeps its blocks and younger ones give way."""
+    max_overtakes: int = 64
+    """Sequences of its tier that may pass one that does not fit; then they wait behind it."""
+    static_timeout_s: float = 0.15
+    """How long the oldest waits for a full batch under the static policy."""
+
+    def __post_init__(self) -> None:
+        _require(0 < len(set(self.tiers)) == len(self.tiers), "tiers", self.tiers, "one or more different names")
+        _require_between("kv_blocks", self.num_blocks, 2, 2**31 - 1, "blocks")
+        _require_between("max_num_seqs", self.max_num_seqs, 1, 4096, "sequences")
+        _require_between("max_model_len", self.max_model_len, 2, 10_000_000, "tokens")
+        _require_between("prefill_chunk", self.prefill_chunk, 0, 1_000_000, "tokens")
+        whole = f"0 or at least {BLOCK_SIZE} tokens"
+        _require(self.prefill_chunk == 0 or self.prefill_chunk >= BLOCK_SIZE, "prefill_chunk", self.prefill_chunk, whole)
+        _require_between("reserved_slot_share", self.reserved_slot_share, 0.0, 0.9)
+        _require_between("growth_blocks", self.growth_blocks, 0, 64, "blocks")
+        _require_between("max_waiting", self.max_waiting, 1, 1_000_000, "sequences")
+        _require_between("max_waiting_tokens", self.max_waiting_tokens, 1, 2**40, "tokens")
+        _require_between("max_preemptions", self.max_preemptions, 0, 100)
+        _require_between("max_overtakes", self.max_overtakes, 0, 10_000)
+        _require_between("static_timeout", self.static_timeout_s, 0.0, 60.0, "seconds")
 
 
 def check_tiers(tiers: Iterable[TierConfig]) -> None:

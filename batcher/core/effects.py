@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from batcher.errors import ServiceError
-from batcher.types import BatchReason, Outcome, Request, WorkerFault
+from batcher.types import BatchReason, FinishReason, Outcome, Request, WorkerFault
 
 
 class StartWorker(msgspec.Struct, frozen=True, gc=False):
@@ -65,3 +65,23 @@ Effects: TypeAlias = Sequence[Effect]
 
 NOTHING: Effects = ()
 """What an input returns when there is nothing to do; shared, since most submits end so."""
+
+
+class Emit(msgspec.Struct, frozen=True, gc=False):
+    """A running sequence has its next token. With a `finish` it is the last: its blocks and its slot are given back."""
+
+    sequence_id: int
+    token: int
+    finish: FinishReason | None = None
+
+
+class EndSequence(msgspec.Struct, frozen=True):
+    """A sequence ends without finishing: refused, expired or failed. `outcome` is never ok nor cancelled."""
+
+    sequence_id: int
+    outcome: Outcome
+    error: ServiceError
+
+
+ReplicaEffect: TypeAlias = Emit | EndSequence
+ReplicaEffects: TypeAlias = Sequence[ReplicaEffect]

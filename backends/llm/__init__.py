@@ -1,0 +1,1 @@
+"""Decoder-only transformers in torch, with paged KV: a StepBackend of the real kind."""
