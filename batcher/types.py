@@ -135,7 +135,7 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     tokens: Items[int]
     """At least one. PENDING may only be alone, and then the backend puts in what the slot's last sampling gave."""
     start: int
-    block_table: array[int]
+    block_table: "array[int]"
     """Type code 'i'. Covers `start + len(tokens)` positions; may be longer. The scheduler's own: read it before the next
     `schedule`, never write it."""
     is_sampled: bool
