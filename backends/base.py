@@ -152,6 +152,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     vocab_size: int
     kv_bytes_per_token: int
     """With the dtype it will run in."""
+    kv_bytes: int
+    """What its device has to spare for keys and values, unless the operator says otherwise."""
 
 
 class Model(Protocol):

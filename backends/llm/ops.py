@@ -1,7 +1,7 @@
 """The operations of the forward pass that differ by device, behind one signature; `model.py` says in which order they run.
 
-There is one reference in plain torch (`torch_ops.py`) and one fast path for each device; tests hold them against each other. The
-layout of the KV cache is the implementation's own: a CPU wants keys interleaved for its vector units, a GPU wants them coalesced.
+There is one reference in plain torch (`torch_ops.py`) and one fast path for each device; tests hold them against each other.
+The layout of the KV cache is the implementation's own: a CPU wants keys interleaved for its vector units, a GPU coalesced.
 
 Shapes: T tokens and S sequences of a step, H query heads, G key-value heads, D head size, B blocks, N blocks in a table's row.
 """
@@ -76,7 +76,7 @@ class Ops(Protocol):
         k_norm: Tensor | None,
         eps: float,
     ) -> Tensor:
-        """Rotates queries and keys, writes keys and values into the cache at `cache_slots`, and returns the queries [T, H, D]."""
+        """Rotates queries and keys, writes keys and values at `cache_slots`, and returns the queries [T, H, D]."""
 
     def attention(self, q: Tensor, step: StepTensors, cache: LayerCache, shape: HeadShape) -> Tensor:
         """Causal attention of each sequence's queries over the first `kv_lens` positions of its blocks, scaled by D ** -0.5.
