@@ -1,8 +1,8 @@
 """Tiny random models of every family that the engine runs, as folders that `save_pretrained` wrote.
 
-Exactness is tested against transformers, and a real checkpoint of each family would be gigabytes. These have the shape of the real
-ones (grouped heads, several layers) with weights wide enough that greedy texts vary: with the default deviation of 0.02 every
-answer repeats one token, and a test of the cache would pass with a cache that is never read.
+Exactness is tested against transformers, and a real checkpoint of each family would be gigabytes. These have the shape of the
+real ones (grouped heads, several layers) with weights wide enough that greedy texts vary: with the default deviation of 0.02
+every answer repeats one token, and a test of the cache would pass with a cache that is never read.
 """
 
 from collections.abc import Callable
@@ -100,6 +100,7 @@ def make_tiny(family: str, folder: Path, *, seed: int = 0, shard_size: str | Non
             if parameter.ndim == 1:
                 parameter.data.normal_(mean=1.0 if "norm" in name else 0.0, std=_WEIGHT_STD)
     model.set_attn_implementation("eager")
-    model = model.eval().requires_grad_(False)
+    model.train(False)
+    model.requires_grad_(False)
     model.save_pretrained(folder, **({"max_shard_size": shard_size} if shard_size else {}))
     return Tiny(folder, model)
