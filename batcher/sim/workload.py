@@ -6,27 +6,19 @@ never decreasing, made one at a time. They are plain loops around `random()` and
 install, and these cost about 0.1 microseconds each, which an hour at 2,000/s (7.2 million) affords.
 """
 
-import csv
-import gzip
 import itertools
 import math
 import random
 from array import array
 from bisect import bisect
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from batcher.errors import ConfigError
-
-TIMESTAMP = "TIMESTAMP"
-"""The one column of a trace that is read, by the name it has in Azure's public traces of LLM inference."""
-
-MAX_TRACE_ROWS = 20_000_000
-"""A day of a large service. A longer file is more likely a mistake than a wish, and would fill the memory."""
+from batcher.sim.trace import read_instants
 
 
 def stream(seed: int, what: str) -> random.Random:
@@ -223,47 +215,8 @@ def parse_arrivals(spelling: str, *, rate: float | None, duration_s: float, spee
 
 
 def read_trace(path: Path, *, speed_up: float = 1.0) -> Trace:
-    """The trace in a .csv or .csv.gz file whose header names `TIMESTAMP`, anywhere among others.
-
-    A timestamp is an ISO date and time (without a zone: UTC) or a number of seconds. Rows may be out of order: they are
-    sorted. Raises `ConfigError`, with the line, for what cannot be read.
-    """
-    try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-            instants = _read_instants(path, csv.reader(file))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}") from error
-    if not instants:
-        raise ConfigError(f"the trace {path} has no rows")
-    instants.sort()
-    return Trace(array("d", (at - instants[0] for at in instants)), speed_up)
-
-
-def _read_instants(path: Path, reader: "Iterator[list[str]]") -> list[float]:
-    header = [name.strip().lstrip("\ufeff") for name in next(reader, [])]
-    if TIMESTAMP not in header:
-        raise ConfigError(f"the trace {path} has no column {TIMESTAMP} in its first line")
-    column = header.index(TIMESTAMP)
-    instants: list[float] = []
-    for num_line, row in enumerate(reader, start=2):
-        if not row:
-            continue
-        if len(instants) == MAX_TRACE_ROWS:
-            raise ConfigError(f"the trace {path} has more than {MAX_TRACE_ROWS:,} rows")
-        try:
-            instants.append(_parse_timestamp(row[column]))
-        except (ValueError, IndexError) as error:
-            raise ConfigError(f"the trace {path}, line {num_line}: {error} in {','.join(row)[:100]!r}") from error
-    return instants
-
-
-def _parse_timestamp(text: str) -> float:
-    if "-" in text[1:] and ":" in text:
-        moment = datetime.fromisoformat(text.strip())
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(seconds := float(text)):
-        raise ValueError(f"{text!r} is no instant")
-    return seconds
+    """The arrivals in a .csv or .csv.gz file. Raises `ConfigError`, with the line, for what cannot be read."""
+    return Trace(read_instants(path), speed_up)
 
 
 def _parse_step(text: str) -> tuple[float, float]:
