@@ -21,7 +21,7 @@ from batcher.types import BLOCK_SIZE
 
 _ROOT_TAG = b"batcher.root\x00"
 _BLOCK_TAG = b"batcher.block\x00"
-"""Roots and blocks are tagged apart, and what could vary in length comes after its length: no two meanings share their bytes."""
+"""Roots and blocks are tagged apart, and what could vary in length follows its length: no two meanings share their bytes."""
 
 _TOKEN_TYPE = "I"
 """Four bytes without a sign: PENDING, which stands for a token that is not known yet, has no encoding."""
