@@ -49,6 +49,29 @@ class Isolation(StrEnum):
     PROCESS = "process"
 
 
+class Mode(StrEnum):
+    BATCH = "batch"
+    """A GPU is a call of `run_batch` (SPEC S1)."""
+    CONTINUOUS = "continuous"
+    """A GPU is a model, run step by step (SPEC S6)."""
+
+
+class Dtype(StrEnum):
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+class Device(StrEnum):
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Switch(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
 def _require(condition: bool, setting: str, value: object, expected: str) -> None:
     if not condition:
         raise ConfigError(f"{setting} is {value!r}; it must be {expected}")
@@ -220,6 +243,8 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds file descriptors and memory; beyond it a connection is refused with a plain 529."""
     request_timeout_s: float = 10.0
     """A request without an answer after this time ends as 504, wherever it is."""
+    ping_interval_s: float = 5.0
+    """A stream that was silent for so long says that it lives: proxies cut what is silent for a minute."""
     drain_deadline_s: float = 30.0
     """On SIGTERM, how long accepted requests may take to end before they are given up."""
 
@@ -230,6 +255,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require_between("keep_alive", self.keep_alive_s, 0.01, 3600.0, "seconds")
         _require_between("max_connections", self.max_connections, 1, 1_000_000)
         _require_between("request_timeout", self.request_timeout_s, 0.001, 3600.0, "seconds")
+        _require_between("ping_interval", self.ping_interval_s, 0.001, 600.0, "seconds")
         _require_between("drain_deadline", self.drain_deadline_s, 0.0, 3600.0, "seconds")
 
     @property

@@ -19,12 +19,14 @@ from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.errors import MethodNotAllowed, NotFound, ServerFault, ServiceError
 from batcher.service import log
+from batcher.service.asgi import asgi_messages
 from batcher.service.auth import DevelopmentKeys, Keyring
+from batcher.service.door import Door
 from batcher.service.driver import Driver
 from batcher.service.meters import Meters
 from batcher.service.metrics import create_registry
 from batcher.service.run import RunEndpoint
-from batcher.service.run_asgi import RunAsgi, messages
+from batcher.service.run_asgi import RunAsgi
 from batcher.settings import Settings
 
 
@@ -53,7 +55,8 @@ class Service:
             request_timeout_s=self.http.request_timeout_s,
         )
         keys = Keyring(settings.keys) if settings.keys else DevelopmentKeys(dispatch.tiers)
-        self.run = RunEndpoint(driver=self.driver, keys=keys, meters=self.meters, http=self.http)
+        self.door = Door(keys=keys, meters=self.meters, http=self.http)
+        self.run = RunEndpoint(driver=self.driver, door=self.door)
         self.registry = create_registry(self.meters, self.dispatcher)
 
     def load(self) -> dict[str, object]:
@@ -142,7 +145,7 @@ def _json(value: object, *, status: int = 200) -> Response:
 
 
 def _refusal(service: Service, error: ServiceError, headers: dict[str, str]) -> Response:
-    start, body = messages(service.run.refuse(error))
+    start, body = asgi_messages(service.door.refuse(error))
     response = Response(body["body"], status_code=start["status"], headers=headers)
     response.raw_headers.extend(header for header in start["headers"] if header[0] != b"content-length")
     return response

@@ -19,10 +19,10 @@ from typing import Any
 
 from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, Overloaded, RequestTooLarge, ServiceError, ShuttingDown
-from batcher.service.run import RunEndpoint
+from batcher.service.run import Endpoint
 from batcher.service.run_cycle import RunCycle
 from batcher.service.timed import TimedProtocol
-from batcher.service.wire import Reply, declared_length, encode_response, find_request_id
+from batcher.service.wire.replies import Reply, declared_length, encode_response, find_request_id
 
 _HOT_URL = b"/v1/run"
 
@@ -46,7 +46,7 @@ class FastPathProtocol(TimedProtocol):
     is the latest, which the parser feeds. Once `_is_deaf`, whatever arrives is thrown away.
     """
 
-    def __init__(self, *, endpoint: RunEndpoint, http: HttpConfig, **kwargs: Any) -> None:
+    def __init__(self, *, endpoint: Endpoint, http: HttpConfig, **kwargs: Any) -> None:
         super().__init__(http=http, **kwargs)
         self.endpoint = endpoint
         self._cycles: deque[tuple[Any, Any]] = deque()
@@ -134,7 +134,7 @@ class FastPathProtocol(TimedProtocol):
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         self.cycle = cycle = RunCycle(self, keep_alive, expects_continue, find_request_id(headers))
         try:
-            cycle.caller = self.endpoint.authenticate(headers)
+            cycle.caller = self.endpoint.door.authenticate(headers)
             if parser.should_upgrade():  # The parser skips the body of such a request.
                 raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:

@@ -11,14 +11,14 @@ from typing import Protocol
 from batcher.errors import ServerFault, ServiceError
 from batcher.service import log
 from batcher.service.auth import Caller
-from batcher.service.run import RunEndpoint
-from batcher.service.wire import Reply
+from batcher.service.run import Endpoint
+from batcher.service.wire.replies import Reply
 
 
 class Connection(Protocol):
     """What a cycle needs of its connection."""
 
-    endpoint: RunEndpoint
+    endpoint: Endpoint
     transport: asyncio.Transport
 
     def send(self, reply: Reply, cycle: "RunCycle") -> None: ...
@@ -91,7 +91,7 @@ class RunCycle:
                 self.body = bytearray(self.body)
             self.body += data
         try:
-            self.connection.endpoint.check_length(len(self.body))
+            self.connection.endpoint.door.check_length(len(self.body))
         except ServiceError as error:
             self.refuse(error)
 
@@ -113,16 +113,16 @@ class RunCycle:
         endpoint = self.connection.endpoint
         if self.refusal is not None:
             if not (self.reads_on and self.more_body):
-                self._reply(endpoint.refuse(self.refusal, self.own_id))
+                self._reply(endpoint.door.refuse(self.refusal, self.own_id))
         elif not self.more_body and self.caller is not None:
             body, self.body = self.body, b""
             try:
                 self.request_id = endpoint.submit(self.caller, body, self._reply, own_id=self.own_id)
             except ServiceError as error:
-                self._reply(endpoint.refuse(error, self.own_id))
+                self._reply(endpoint.door.refuse(error, self.own_id))
             except Exception as error:
                 log.error("request_failed", exc_info=error)
-                self._reply(endpoint.refuse(ServerFault("internal error"), self.own_id))
+                self._reply(endpoint.door.refuse(ServerFault("internal error"), self.own_id))
 
     def _reply(self, reply: Reply) -> None:
         self.response_complete = True

@@ -1,4 +1,4 @@
-"""Between bytes and types: the body of `POST /v1/run`, its answer, and the one shape of every error (DESIGN D6). Pure."""
+"""Replies as bytes, the one shape of every error (DESIGN D6), and the headers that decide about either. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 
-from batcher.errors import InvalidRequest, ServiceError
+from batcher.errors import ServiceError, ShuttingDown
 
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 _STATUS_LINES[529] = b"HTTP/1.1 529 Overloaded\r\n"
@@ -25,23 +25,6 @@ class Reply(msgspec.Struct, frozen=True):
     closes: bool = False
 
 
-class RunBody(msgspec.Struct, forbid_unknown_fields=True):
-    input: str
-
-
-class RunUsage(msgspec.Struct):
-    """What was delivered, in characters: batch mode knows no tokens."""
-
-    input_characters: int
-    output_characters: int
-
-
-class RunAnswer(msgspec.Struct):
-    id: str
-    output: str
-    usage: RunUsage
-
-
 class ErrorDetail(msgspec.Struct):
     type: str
     message: str
@@ -55,36 +38,19 @@ class ErrorBody(msgspec.Struct, tag="error"):
     request_id: str
 
 
-_decoder = msgspec.json.Decoder(RunBody)
 _encoder = msgspec.json.Encoder()
-
-
-def decode_run(body: bytes | bytearray) -> RunBody:
-    """Raises InvalidRequest for whatever is not a JSON object with a string `input` and nothing else.
-
-    Text that has no UTF-8 form (lone surrogates, overlong bytes) is refused here, before it can meet a batch.
-    """
-    try:
-        return _decoder.decode(body)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f'the body must be a JSON object like {{"input": "text"}}: {_explain(error)}') from None
-
-
-def _explain(error: msgspec.DecodeError) -> str:
-    text = str(error)
-    # The decoder's words for a lone surrogate escape, too.
-    return "it ends early, or a \\u escape is half a character" if text == "Input data was truncated" else text[:200]
-
-
-def encode_run(request_id: str, input_: str, output: str) -> bytes:
-    return _encoder.encode(RunAnswer(request_id, output, RunUsage(len(input_), len(output))))
 
 
 def encode_error(error: ServiceError, request_id: str) -> bytes:
     return _encoder.encode(ErrorBody(ErrorDetail(error.type, error.message, error.retry_after_s), request_id))
 
 
-def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
+def error_reply(error: ServiceError, request_id: str) -> Reply:
+    closes = isinstance(error, ShuttingDown)
+    return Reply(error.status, encode_error(error, request_id), request_id, _error_headers(error), closes)
+
+
+def _error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     """Headers that go with an error: when to retry, and whether at all, for official SDKs decide by these."""
     headers = []
     if error.retry_after_s is not None:
