@@ -104,8 +104,8 @@ class CudaOps:
         kernels.join_splits_kernel[(num * num_heads,)](maxima, totals, partials, out, D=head_dim, NUM_SPLITS=splits)
 
     def _num_splits(self, num_programs: int) -> int:
-        wanted = triton.next_power_of_2(max(1, _PROGRAMS_PER_PROCESSOR * self._num_processors // num_programs))
-        return min(_MAX_SPLITS, wanted)
+        wanted = max(1, _PROGRAMS_PER_PROCESSOR * self._num_processors // num_programs)
+        return min(_MAX_SPLITS, 1 << (wanted - 1).bit_length())
 
     def _prefill(self, q: Tensor, out: Tensor, step: StepTensors, cache: LayerCache, shape: HeadShape) -> None:
         num_heads, num_kv_heads, head_dim = shape

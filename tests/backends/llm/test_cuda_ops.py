@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.llm.ops import HeadShape, Rope, StepTensors
+from backends.llm.ops import HeadShape, Ops, Rope, StepTensors
 from backends.llm.torch_ops import TorchOps
 from batcher.types import BLOCK_SIZE
 
@@ -24,6 +24,11 @@ DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 DOT_DTYPES = [torch.float32, torch.bfloat16] if HAS_GPU else [torch.float32]
 """The interpreter computes with numpy, which knows no bfloat16 product."""
 EPS = 1e-5
+
+
+def make_pair() -> tuple[Ops, Ops]:
+    """The reference and ours."""
+    return TorchOps(DEVICE), CudaOps(DEVICE, num_processors=8)
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -84,8 +89,8 @@ def make_rope(num_positions: int, head_dim: int) -> Rope:
 )
 def test_attention_over_what_was_stored(parts: list[tuple[int, int]], shape: HeadShape, dtype: torch.dtype) -> None:
     num_blocks = 40
-    reference, ours = TorchOps(DEVICE), CudaOps(DEVICE, num_processors=8)
-    caches = [ops.allocate_cache(1, num_blocks, shape, dtype)[0] for ops in (reference, ours)]
+    pair = make_pair()
+    caches = [ops.allocate_cache(1, num_blocks, shape, dtype)[0] for ops in pair]
     rope = make_rope(256, shape.head_dim)
     width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
     norms = [random_tensor(shape.head_dim, dtype=dtype, seed=seed) for seed in (1, 2)]
@@ -102,7 +107,7 @@ def test_attention_over_what_was_stored(parts: list[tuple[int, int]], shape: Hea
         ]
         before = before._replace(block_tables=tables, cache_slots=torch.tensor(slots, device=DEVICE))
     results = []
-    for ops, cache in zip((reference, ours), caches, strict=True):
+    for ops, cache in zip(pair, caches, strict=True):
         if before is not None:
             qkv = random_tensor(len(before.positions), width, dtype=dtype, seed=3)
             ops.rotate_and_store(qkv, before, cache, shape, rope, *norms, EPS)
@@ -118,12 +123,12 @@ def test_attention_over_what_was_stored(parts: list[tuple[int, int]], shape: Hea
 def test_norms(size: int, dtype: torch.dtype) -> None:
     x, residual = random_tensor(5, size, dtype=dtype), random_tensor(5, size, dtype=dtype, seed=1)
     weight = random_tensor(size, dtype=dtype, seed=2)
-    reference, ours = TorchOps(DEVICE), CudaOps(DEVICE, num_processors=8)
+    reference, ours = pair = make_pair()
     torch.testing.assert_close(
         ours.rms_norm(x, weight, EPS), reference.rms_norm(x, weight, EPS), rtol=tolerance(dtype), atol=tolerance(dtype)
     )
     sums = [residual.clone(), residual.clone()]
-    normed = [ops.add_rms_norm(x, each, weight, EPS) for ops, each in zip((reference, ours), sums, strict=True)]
+    normed = [ops.add_rms_norm(x, each, weight, EPS) for ops, each in zip(pair, sums, strict=True)]
     torch.testing.assert_close(sums[1], sums[0], rtol=tolerance(dtype), atol=tolerance(dtype))
     torch.testing.assert_close(normed[1], normed[0], rtol=tolerance(dtype), atol=tolerance(dtype))
 
