@@ -93,7 +93,7 @@ def test_attention_over_what_was_stored(parts: list[tuple[int, int]], shape: Hea
     caches = [ops.allocate_cache(1, num_blocks, shape, dtype)[0] for ops in pair]
     rope = make_rope(256, shape.head_dim)
     width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-    norms = [random_tensor(shape.head_dim, dtype=dtype, seed=seed) for seed in (1, 2)]
+    q_norm, k_norm = (random_tensor(shape.head_dim, dtype=dtype, seed=seed) for seed in (1, 2))
     # What was there before, in chunks of their own, then the step itself.
     before = make_step([(old, 0) for _, old in parts if old], num_blocks) if any(old for _, old in parts) else None
     step = make_step(parts, num_blocks)
@@ -110,7 +110,7 @@ def test_attention_over_what_was_stored(parts: list[tuple[int, int]], shape: Hea
     for ops, cache in zip(pair, caches, strict=True):
         if before is not None:
             qkv = random_tensor(len(before.positions), width, dtype=dtype, seed=3)
-            ops.rotate_and_store(qkv, before, cache, shape, rope, *norms, EPS)
+            ops.rotate_and_store(qkv, before, cache, shape, rope, q_norm, k_norm, EPS)
         qkv = random_tensor(len(step.positions), width, dtype=dtype, seed=4)
         q = ops.rotate_and_store(qkv, step, cache, shape, rope, None, None, EPS)
         results.append((q, ops.attention(q, step, cache, shape)))
