@@ -89,8 +89,8 @@ _FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
 FAMILIES = tuple(_FAMILIES)
 
 
-def make_tiny(family: str, folder: Path, *, seed: int = 0, shard_size: str | None = None) -> Tiny:
-    """Builds the model of that name (one of FAMILIES) and saves it into `folder`, in several shards with a `shard_size`.
+def make_tiny(family: str, folder: Path, *, seed: int = 0, shard_size: str = "1GB") -> Tiny:
+    """Builds the model of that name (one of FAMILIES) and saves it into `folder`, in shards of `shard_size` at most.
 
     Norms and biases are random as well, since transformers starts them at 1 and 0, where forgetting them would go unseen."""
     with torch.random.fork_rng(devices=[]):
@@ -102,5 +102,5 @@ def make_tiny(family: str, folder: Path, *, seed: int = 0, shard_size: str | Non
     model.set_attn_implementation("eager")
     model.train(False)
     model.requires_grad_(False)
-    model.save_pretrained(folder, **({"max_shard_size": shard_size} if shard_size else {}))
+    model.save_pretrained(folder, max_shard_size=shard_size)
     return Tiny(folder, model)
