@@ -41,7 +41,7 @@ class Transformer:
         self.dtype, self.device = self._embedding.dtype, self._embedding.device
         self._layers = [_take_layer(take, f"model.layers.{index}", config) for index in range(config.num_layers)]
         self._final_norm = take.tensor("model.norm.weight")  # [hidden]
-        self._head = ops.linear(self._embedding, None) if config.is_tied else take.linear("lm_head")
+        self._head = ops.linear(self._embedding, None) if config.is_tied else take.linear("lm_head", has_bias=False)
         take.check_all_taken()
         rope = rope_tables(config, max_positions)
         self._rope = rope._replace(cos=rope.cos.to(self.device), sin=rope.sin.to(self.device))
@@ -74,11 +74,12 @@ class Transformer:
 
 def _take_layer(take: "_Taker", prefix: str, config: ModelConfig) -> Layer:
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    qkv = (f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")
     return Layer(
-        qkv=take.linear(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
-        out=take.linear(f"{attention}.o_proj"),
-        gate_up=take.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-        down=take.linear(f"{mlp}.down_proj"),
+        qkv=take.linear(*qkv, has_bias=config.has_qkv_bias),
+        out=take.linear(f"{attention}.o_proj", has_bias=config.has_o_bias),
+        gate_up=take.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj", has_bias=config.has_mlp_bias),
+        down=take.linear(f"{mlp}.down_proj", has_bias=config.has_mlp_bias),
         input_norm=take.tensor(f"{prefix}.input_layernorm.weight"),
         mlp_norm=take.tensor(f"{prefix}.post_attention_layernorm.weight"),
         q_norm=take.tensor(f"{attention}.q_norm.weight") if config.has_qk_norm else None,
@@ -98,16 +99,14 @@ class _Taker:
         except KeyError:
             raise ConfigError(f"the model's files lack the weight {name}") from None
 
-    def linear(self, *names: str) -> Linear:
+    def linear(self, *names: str, has_bias: bool) -> Linear:
         """One linear that gives what all of these give, side by side."""
-        weight = (
-            torch.cat([self.tensor(f"{name}.weight") for name in names])
-            if len(names) > 1
-            else self.tensor(f"{names[0]}.weight")
-        )
-        if not any(f"{name}.bias" in self._weights for name in names):
-            return self._ops.linear(weight, None)
-        return self._ops.linear(weight, torch.cat([self.tensor(f"{name}.bias") for name in names]))
+        weight = self._joined([f"{name}.weight" for name in names])
+        return self._ops.linear(weight, self._joined([f"{name}.bias" for name in names]) if has_bias else None)
+
+    def _joined(self, names: list[str]) -> Tensor:
+        parts = [self.tensor(name) for name in names]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def check_all_taken(self) -> None:
         """Weights without a place would mean another architecture, and silently wrong answers."""

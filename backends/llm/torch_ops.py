@@ -52,7 +52,7 @@ class TorchOps:
     ) -> Tensor:
         num_heads, num_kv_heads, head_dim = shape
         heads = qkv.reshape(len(qkv), -1, head_dim)  # [T, H + 2 G, D]
-        q, k, v = torch.split(heads, (num_heads, num_kv_heads, num_kv_heads), dim=1)
+        q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
         if q_norm is not None:
             q = self.rms_norm(q, q_norm, eps)
         if k_norm is not None:
