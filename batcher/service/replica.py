@@ -1,0 +1,257 @@
+"""One replica as its callers see it: an engine on a thread of its own, asked from the event loop and answered there.
+
+Like the driver of batch mode it is callback-shaped: `submit` returns at once, and `on_event` is called on the loop, with no
+task or future for each request. Whatever happens to the engine, each request has one end (`batcher.service.callers`).
+"""
+
+import asyncio
+from enum import StrEnum
+from itertools import count
+
+from backends.base import Model
+from batcher.config import ReplicaConfig
+from batcher.core.replica.scheduler import SchedulerStatistics
+from batcher.errors import NO_WORKER_RETRY_AFTER_S, ConfigError, Expired, Overloaded, ServerFault, ServiceError, ShuttingDown
+from batcher.service import log
+from batcher.service.callers import Callers, OnEvent, OnUsage
+from batcher.service.engine import Engine
+from batcher.service.engine_thread import START_BACKOFF_S, Cancel, Drain, EngineThread, Submit
+from batcher.service.generation import NO_USAGE, Events, Failed, GenerationRequest
+from batcher.types import Outcome
+
+STALL_S = 60.0
+"""A pass of the engine that takes longer has hung. A first step may compile kernels; nothing else takes more than seconds."""
+WATCH_S = 1.0
+"""How often the engine is looked at from outside."""
+CLOSE_S = 5.0
+"""What the pass in progress and the backend's own `close` may take at the end; then the thread is left to itself."""
+FULL_RETRY_AFTER_S = 1
+"""The inbox is emptied at each step: whoever finds it full finds room soon, or a replica that is not ready."""
+
+
+class ReplicaState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    """The backend was lost and another one is being started."""
+    ENDED = "ended"
+    """Closed, or failed for good."""
+
+
+class Replica:
+    """Belongs to one event loop, which is the only one that may call it, and is created there.
+
+    The engine belongs to the thread once that is started. `_num_sent` and `_num_tokens_sent` count submits and their prompts'
+    tokens: less what the thread has taken, they are what is in its inbox.
+    """
+
+    def __init__(
+        self, model: Model, config: ReplicaConfig, *, stall_s: float = STALL_S, start_backoff_s: float = START_BACKOFF_S
+    ) -> None:
+        self.model = model
+        self.config = config
+        engine = Engine(model, config)
+        self.meters = engine.meters
+        self.config_error: ConfigError | None = None
+        """Why it cannot ever start: this process had better end and say so."""
+        self._thread = EngineThread(engine, self, start_backoff_s=start_backoff_s)
+        self._callers = Callers(config.tiers, lambda sequence_id: self._thread.send(Cancel(sequence_id)))
+        self.outcomes = self._callers.outcomes
+        self._engine = engine
+        self._clock = engine.clock
+        self._loop = asyncio.get_running_loop()
+        self._stall_s = stall_s
+        self._state = ReplicaState.STARTING
+        self._is_draining = False
+        self._is_stalled = False
+        self._ids = count(1)
+        self._num_sent = 0
+        self._num_tokens_sent = 0
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._has_settled = asyncio.Event()
+        """Set when it is ready for the first time, or has ended."""
+        self._has_ended = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        """Set when a draining replica has nothing live left."""
+
+    # Requests.
+
+    def submit(self, request: GenerationRequest, on_event: OnEvent) -> int:
+        """Lets a request in, or ends it at once: then `on_event` is called before this returns. Never blocks. Returns its id.
+
+        Whoever calls has seen to it that prompt and max_tokens fit `config.max_model_len` and the KV blocks.
+        """
+        sequence_id = next(self._ids)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._callers.refuse(request.tier, refusal, on_event)
+            return sequence_id
+        self._callers.add(sequence_id, request, on_event)
+        self._num_sent += 1
+        self._num_tokens_sent += len(request.prompt)
+        self._thread.send(Submit(sequence_id, request, self._clock()))
+        return sequence_id
+
+    def cancel(self, sequence_id: int, on_usage: OnUsage | None = None) -> None:
+        """The caller is gone: `on_event` is not called any more. Nothing happens if its end was told.
+
+        What it held is free within two steps. Then `on_usage` is called with what was sampled until then.
+        """
+        self._callers.cancel(sequence_id, on_usage)
+
+    @property
+    def num_live(self) -> int:
+        """Requests whose callers wait, and those that left and may still hold something of the engine's."""
+        return len(self._callers)
+
+    async def wait_idle(self) -> None:
+        """Returns when nothing is live, once draining."""
+        assert self._is_draining
+        self._note_idle()
+        await self._is_idle.wait()
+
+    # State.
+
+    @property
+    def state(self) -> ReplicaState:
+        return self._state
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request that comes now can be served."""
+        return self._state is ReplicaState.READY and not self._is_stalled and not self._is_draining
+
+    async def wait_ready(self) -> None:
+        """Returns when the model is loaded. Raises ConfigError if it cannot ever be, ServerFault if it has ended instead."""
+        await self._has_settled.wait()
+        if self.config_error is not None:
+            raise self.config_error
+        if self._state is ReplicaState.ENDED:
+            raise ServerFault("the replica has ended")
+
+    def statistics(self) -> SchedulerStatistics:
+        """The scheduler's, as of a step ago or so."""
+        return self._thread.statistics
+
+    @property
+    def num_failed_checks(self) -> int:
+        return self._thread.num_failed_checks
+
+    # Life.
+
+    def start(self) -> None:
+        self._thread.start()
+        self._watch()
+
+    def drain(self) -> None:
+        """Refuses what comes from now on; what was accepted goes on to its end."""
+        if not self._is_draining:
+            self._is_draining = True
+            self._thread.send(Drain())
+
+    def abandon(self) -> None:
+        """Ends every live request as refused: nobody waits for the drain any longer."""
+        error = ShuttingDown("this server is shutting down and could not finish the answer in time", retry_after_s=1)
+        self._end_all(Outcome.REJECTED_SHUTDOWN, error)
+
+    async def close(self) -> None:
+        """Ends what is live, then the thread, in CLOSE_S at most: one whose step hangs stays until the process ends."""
+        self._is_draining = True
+        self.abandon()
+        if self._watch_timer is None:
+            self.engine_ended(None)  # It was never started.
+            return
+        self._watch_timer.cancel()
+        self._thread.stop()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._has_ended.wait()
+        except TimeoutError:
+            log.error("engine_thread_left", reason="its step or its backend's close does not return")
+            self.engine_ended(None)
+        else:
+            self._thread.join(CLOSE_S)  # It has said its last word: this takes microseconds.
+
+    # What the engine's thread reports.
+
+    def deliver(self, events: Events) -> None:
+        if self._state is not ReplicaState.ENDED:
+            self._callers.deliver(events)
+            self._note_idle()
+
+    def engine_ready(self) -> None:
+        if self._state is not ReplicaState.ENDED:
+            self._state = ReplicaState.READY
+            self._has_settled.set()
+
+    def engine_lost(self) -> None:
+        """Whoever waits now came after the loss, and would wait for as long as a model takes to load."""
+        if self._state is not ReplicaState.ENDED:
+            self._state = ReplicaState.RESTARTING
+            self._end_all(Outcome.REJECTED_CAPACITY, _not_loaded())
+
+    def engine_unsound(self) -> None:
+        self.drain()
+
+    def engine_ended(self, error: BaseException | None) -> None:
+        self._state = ReplicaState.ENDED
+        if isinstance(error, ConfigError):
+            log.error("replica_misconfigured", reason=str(error))
+            self.config_error = error
+        self._end_all(Outcome.FAILED, ServerFault("internal error"))
+        self._callers.settle()
+        self._has_settled.set()
+        self._has_ended.set()
+        self._note_idle()
+
+    # Ends that are decided here.
+
+    def _refusal(self, request: GenerationRequest) -> Failed | None:
+        if self._is_draining:
+            error = ShuttingDown("this server is shutting down", retry_after_s=1)
+            return Failed(Outcome.REJECTED_SHUTDOWN, error, NO_USAGE)
+        if self._state is ReplicaState.ENDED:
+            return Failed(Outcome.FAILED, ServerFault("internal error"), NO_USAGE)
+        if not self.is_ready:
+            return Failed(Outcome.REJECTED_CAPACITY, _not_loaded(), NO_USAGE)
+        # With what waits in the scheduler as of a step ago: an engine that stands still lets nothing pile up here.
+        statistics, thread = self._thread.statistics, self._thread
+        num_waiting = statistics.num_waiting + self._num_sent - thread.num_taken
+        num_tokens = statistics.num_waiting_tokens + self._num_tokens_sent - thread.num_tokens_taken + len(request.prompt)
+        if num_waiting >= self.config.max_waiting or num_tokens > self.config.max_waiting_tokens:
+            error = Overloaded("too many requests are waiting", retry_after_s=FULL_RETRY_AFTER_S)
+            return Failed(Outcome.REJECTED_CAPACITY, error, NO_USAGE)
+        return None
+
+    def _end_all(self, outcome: Outcome, error: ServiceError) -> None:
+        self._callers.end_all(outcome, error)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self._is_draining and not self._callers:
+            self._is_idle.set()
+
+    def _watch(self) -> None:
+        """Looks whether the engine moves: if a pass hangs, its callers are told. If it comes back, so does the replica."""
+        busy_since = self._thread.busy_since
+        now = self._clock()
+        stuck_s = 0.0 if busy_since is None else now - busy_since
+        if stuck_s <= self._stall_s:
+            if self._is_stalled:
+                log.warning("engine_recovered")
+            self._is_stalled = False
+        elif not self._is_stalled:
+            self._is_stalled = True
+            log.error("engine_stalled", stuck_s=round(stuck_s, 3), live=len(self._callers))
+            self._end_all(Outcome.FAILED, ServerFault("the model does not answer"))
+        interval_s = min(WATCH_S, self._stall_s / 4)
+        if stuck_s > interval_s:
+            # Deadlines are the scheduler's business, and during a long pass it cannot mind them.
+            for sequence_id in self._callers.overdue(now):
+                if not self._engine.has_started(sequence_id):
+                    self._callers.end(sequence_id, Outcome.EXPIRED, Expired("the model was not free in time"))
+        self._watch_timer = self._loop.call_later(interval_s, self._watch)
+
+
+def _not_loaded() -> Overloaded:
+    return Overloaded("the model is not loaded", retry_after_s=NO_WORKER_RETRY_AFTER_S)
