@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from batcher.config import Isolation, PolicyName
+from batcher.config import Device, Dtype, Isolation, KvMode, Mode, Switch
 from batcher.errors import ConfigError
 from batcher.settings import CONFIG_VARIABLE, load_settings
 from batcher.sim.command import simulate
@@ -21,6 +21,9 @@ app = typer.Typer(
 )
 
 
+_POLICIES = "When a batch leaves: paced, size-or-timeout, static, single; or what a step runs: continuous, static, single."
+
+
 @app.callback()
 def batcher() -> None:
     pass
@@ -31,14 +34,26 @@ def serve(
     config: Annotated[
         Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="A TOML file; every flag is also a key of it.")
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="batch")] = None,
-    backend: Annotated[str | None, typer.Option(help="simulated, or MODULE:ATTR that is a run_batch or has one.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="What a GPU is: a call of run_batch, or a model run step by step.")] = None,
+    backend: Annotated[str | None, typer.Option(help="simulated, generate, or MODULE:ATTR that is a run_batch.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of GPUs.")] = None,
     isolation: Annotated[Isolation | None, typer.Option(help="Where a worker runs: here, or in its own process.")] = None,
-    policy: Annotated[PolicyName | None, typer.Option(help="When a batch leaves.")] = None,
+    policy: Annotated[str | None, typer.Option(help=_POLICIES)] = None,
     max_batch_size: Annotated[int | None, typer.Option(help="Most inputs in a batch, up to 50.")] = None,
     batch_timeout: Annotated[float | None, typer.Option(help="Longest wait beside a free worker, in seconds.")] = None,
     service_time: Annotated[float | None, typer.Option(help="What a batch is expected to take, in seconds.")] = None,
+    model: Annotated[str | None, typer.Option(help="smollm2, simulated, a folder or a GGUF file.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Of the model's weights and its KV cache.")] = None,
+    device: Annotated[Device | None, typer.Option(help="Where the model runs.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Number of engines; one for now.")] = None,
+    kv: Annotated[KvMode | None, typer.Option(help="KV memory in blocks as tokens come, or reserved whole.")] = None,
+    prefill_chunk: Annotated[int | None, typer.Option(help="Most prompt tokens of a step; 0 cuts no prompt.")] = None,
+    prefix_cache: Annotated[Switch | None, typer.Option(help="Keep what was computed of prompts' beginnings.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most sequences that run at once.")] = None,
+    kv_blocks: Annotated[int | None, typer.Option(help="KV blocks of 16 tokens.")] = None,
+    kv_memory: Annotated[float | None, typer.Option(help="The same in GiB.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and answer together.")] = None,
+    max_waiting: Annotated[int | None, typer.Option(help="Most requests that wait; more are refused.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; other than loopback it needs keys.")] = None,
     port: Annotated[int | None, typer.Option(help="0 lets the system choose.")] = None,
     request_timeout: Annotated[float | None, typer.Option(help="A request without an answer by then gets 504, in s.")] = None,
@@ -51,6 +66,8 @@ def serve(
     simulated_hang_rate: Annotated[float | None, typer.Option(help="Simulated GPU: probability that it hangs.")] = None,
     simulated_die_rate: Annotated[float | None, typer.Option(help="Simulated GPU: probability that it dies.")] = None,
     simulated_seed: Annotated[int | None, typer.Option(help="Simulated GPU: seed of the above.")] = None,
+    simulated_time_scale: Annotated[float | None, typer.Option(help="Simulated model: its times are this much longer.")] = None,
+    simulated_answer: Annotated[str | None, typer.Option(help="Simulated model: echo or repeat the last turn.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Serve: by default batch mode on 16 simulated GPUs, on http://127.0.0.1:8000, with the keys dev-paid and dev-free.

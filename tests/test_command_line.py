@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import batcher.__main__ as command_line
-from batcher.config import Isolation, PolicyName
+from batcher.config import Device, Dtype, Isolation, KvMode, Mode, PolicyName, Switch
 from batcher.settings import Settings
 from tests.service.process import serve_process
 
@@ -57,7 +57,7 @@ def test_every_flag_is_a_key_of_the_file() -> None:
 
 
 FLAGS = {
-    "--mode": ("batch", "mode", "batch"),
+    "--mode": ("continuous", "mode", Mode.CONTINUOUS),
     "--backend": ("m:a", "backend", "m:a"),
     "--workers": ("3", "workers", 3),
     "--isolation": ("process", "isolation", Isolation.PROCESS),
@@ -82,6 +82,21 @@ def test_a_flag_reaches_its_setting(monkeypatch: pytest.MonkeyPatch, served: lis
     assert served == [Settings(**{name: value})]  # type: ignore[arg-type]
 
 
+def test_the_flags_of_continuous_mode_reach_their_settings(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:
+    flags = (
+        "--mode continuous --model simulated --dtype float32 --device cpu --replicas 1 --policy static --kv contiguous "
+        "--prefill-chunk 64 --prefix-cache off --max-num-seqs 8 --kv-blocks 100 --max-model-len 500 --max-waiting 9 "
+        "--simulated-time-scale 0.5 --simulated-answer repeat"
+    )
+    assert type_in(monkeypatch, "serve", *flags.split()) == 0
+    (settings,) = served
+    assert settings == Settings(
+        mode=Mode.CONTINUOUS, model="simulated", dtype=Dtype.FLOAT32, device=Device.CPU, policy="static", kv=KvMode.CONTIGUOUS,
+        prefill_chunk=64, prefix_cache=Switch.OFF, max_num_seqs=8, kv_blocks=100, max_model_len=500, max_waiting=9,
+        simulated_time_scale=0.5, simulated_answer="repeat",
+    )  # fmt: skip
+
+
 def test_file_environment_and_flags_meet(monkeypatch: pytest.MonkeyPatch, served: list[Settings], tmp_path: Path) -> None:
     file = tmp_path / "batcher.toml"
     file.write_text("workers = 1\nport = 1\nmax-batch-size = 1\n")
@@ -102,7 +117,11 @@ def test_file_environment_and_flags_meet(monkeypatch: pytest.MonkeyPatch, served
         (["--workers", "0"], "workers is 0"),
         (["--max-batch-size", "51"], "max_batch_size is 51"),
         (["--host", "0.0.0.0"], "no keys are configured"),
-        (["--mode", "continuous"], "mode is 'continuous'"),
+        (["--mode", "continuous", "--workers", "3"], "workers is for batch mode only"),
+        (["--mode", "continuous", "--policy", "paced"], "policy is 'paced'"),
+        (["--mode", "continuous", "--model", "no-such-model"], "'no-such-model'"),
+        (["--kv-blocks", "10"], "kv_blocks is for continuous mode only"),
+        (["--policy", "fast"], "policy is 'fast'"),
         (["--config", "missing.toml"], "missing.toml"),
         (["--backend", "simulatd"], "'simulatd'"),
         (["--backend", "no_such_module:run_batch"], "no_such_module"),
@@ -135,7 +154,7 @@ def test_an_unknown_variable_is_one_line_and_status_2(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["serve", "--worker", "3"], ["serve", "--workers", "many"], ["serve", "--policy", "fast"], ["serve", "now"], ["sreve"]],
+    [["serve", "--worker", "3"], ["serve", "--workers", "many"], ["serve", "--kv", "virtual"], ["serve", "now"], ["sreve"]],
 )
 def test_a_word_that_is_none_is_told_with_status_2(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], served: list[Settings], arguments: list[str]

@@ -7,12 +7,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from batcher.config import Isolation, KeyConfig, PolicyName, TierConfig
+from batcher.config import (
+    DEFAULT_TIERS,
+    Device,
+    Dtype,
+    Isolation,
+    KeyConfig,
+    KvMode,
+    Mode,
+    PolicyName,
+    ReplicaConfig,
+    ReplicaPolicy,
+    Switch,
+    TierConfig,
+)
 from batcher.errors import ConfigError
 from batcher.settings import Settings, load_settings
 
 EXAMPLES: dict[str, Any] = {
-    "mode": "batch",
+    "mode": Mode.CONTINUOUS,
     "backend": "examples.embedding:Embedding",
     "isolation": Isolation.PROCESS,
     "policy": PolicyName.STATIC,
@@ -20,8 +33,27 @@ EXAMPLES: dict[str, Any] = {
     "simulated_poison": "BOOM",
     "log_level": "debug",
     "max_batch_size": 7,
+    "max_waiting": 300,
+    "model": "simulated",
+    "dtype": Dtype.FLOAT32,
+    "device": Device.CUDA,
+    "replicas": 1,
+    "kv": KvMode.CONTIGUOUS,
+    "prefix_cache": Switch.OFF,
+    "kv_blocks": 100,
+    "kv_memory": 0.5,
+    "max_model_len": 1000,
+    "simulated_answer": "repeat",
 }
 """A value of a setting. Other numbers get one more than their default, or its double."""
+
+CONTINUOUS = {"mode": "continuous"}
+COMPANIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("model", "dtype", "device", "replicas", "kv", "prefill_chunk", "prefix_cache"), CONTINUOUS),
+    **dict.fromkeys(("max_num_seqs", "kv_blocks", "kv_memory", "max_model_len"), CONTINUOUS),
+    **dict.fromkeys(("simulated_time_scale", "simulated_answer"), {**CONTINUOUS, "model": "simulated"}),
+}
+"""What must be set for another setting to have an effect."""
 
 STRUCTURED = ("tiers", "keys")
 """Tables of the file: no flag and no variable has them."""
@@ -53,11 +85,12 @@ def _toml(name: str, value: Any) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_setting_means_the_same_by_each_way(tmp_path: Path, name: str) -> None:
     value = _example(name)
-    by_flag = load_settings(flags={name: value})
+    others = COMPANIONS.get(name, {})
+    by_flag = load_settings(flags={name: value, **others})
     assert getattr(by_flag, name) == value
-    assert load_settings(environment={f"BATCHER_{name.upper()}": str(value)}) == by_flag
-    assert load_settings(file=_write(tmp_path, _toml(name, value))) == by_flag
-    assert load_settings(file=_write(tmp_path, _toml(name.replace("_", "-"), value))) == by_flag
+    assert load_settings(environment={f"BATCHER_{name.upper()}": str(value)}, flags=others) == by_flag
+    assert load_settings(file=_write(tmp_path, _toml(name, value)), flags=others) == by_flag
+    assert load_settings(file=_write(tmp_path, _toml(name.replace("_", "-"), value)), flags=others) == by_flag
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -109,7 +142,7 @@ NUMBERS = [name for name in NAMES if not isinstance(_example(name), str) and not
 @pytest.mark.parametrize("value", ["", "many", "1s", "[]", "null", "nan", "inf", "-1", "1e400"])
 def test_a_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        load_settings(environment={f"BATCHER_{name.upper()}": value})
+        load_settings(environment={f"BATCHER_{name.upper()}": value}, flags=COMPANIONS.get(name, {}))
     message = str(raised.value)
     assert "\n" not in message
     assert name in message.lower()
@@ -118,7 +151,7 @@ def test_a_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"mode": "continuous"}, "mode is 'continuous'"),
+        ({"mode": "fast"}, "mode is 'fast'"),
         ({"workers": 0}, "workers is 0; it must be from 1 to 1024"),
         ({"workers": 100_000}, "workers is 100000"),
         ({"workers": 1.5}, "workers"),
@@ -128,7 +161,16 @@ def test_a_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> 
         ({"batch_timeout": -0.1}, "batch_timeout is -0.1"),
         ({"service_time": 0.0}, "service_time is 0.0"),
         ({"port": 65_536}, "port is 65536"),
-        ({"policy": "fast"}, "policy"),
+        ({"policy": "fast"}, "in batch mode it must be one of paced"),
+        ({"policy": "continuous"}, "policy is 'continuous'"),
+        ({"policy": "paced", **CONTINUOUS}, "in continuous mode it must be one of continuous, static, single"),
+        ({"replicas": 2, **CONTINUOUS}, "one replica for now"),
+        ({"kv_blocks": 1, **CONTINUOUS}, "kv_blocks is 1"),
+        ({"kv_blocks": 10, "kv_memory": 1, **CONTINUOUS}, "give one of them"),
+        ({"kv_memory": 0, **CONTINUOUS}, "kv_memory is 0"),
+        ({"kv_blocks": 10, "max_model_len": 161, **CONTINUOUS}, "10 KV blocks, which hold 160 tokens"),
+        ({"prefill_chunk": 8, **CONTINUOUS}, "prefill_chunk is 8"),
+        ({"prefix_cache": "maybe", **CONTINUOUS}, "prefix-cache is 'maybe'"),
         ({"isolation": "docker"}, "isolation"),
         ({"log_level": "loud"}, "log_level is 'loud'"),
         ({"log_level": "INFO"}, "log_level is 'INFO'"),
@@ -208,7 +250,65 @@ def test_a_secret_written_where_its_digest_belongs_is_not_repeated() -> None:
     assert "sk-live-secret" not in str(raised.value)
 
 
+# Which mode a setting is for
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in COMPANIONS and name != "replicas"])
+def test_a_setting_of_continuous_mode_is_refused_in_batch_mode(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is for .*; the mode is batch, and the backend is 'simulated'"):
+        load_settings(flags={name: _example(name)})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["backend", "workers", "isolation", "max_batch_size", "batch_timeout", "service_time", "retry_ratio", "start_timeout"],
+)
+def test_a_setting_of_batch_mode_is_refused_in_continuous_mode(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is for batch mode only; the mode is continuous"):
+        load_settings(flags={name: _example(name), **CONTINUOUS})
+
+
+def test_what_simulates_one_thing_is_refused_for_another() -> None:
+    for flags in (
+        {"simulated_jitter": 0.1, **CONTINUOUS, "model": "simulated"},
+        {"simulated_jitter": 0.1, "backend": "m:a"},
+        {"simulated_time_scale": 0.1, **CONTINUOUS, "model": "smollm2"},
+        {"simulated_time_scale": 0.1, "backend": "generate", "model": "smollm2"},
+    ):
+        with pytest.raises(ConfigError, match="simulated_"):
+            load_settings(flags=flags)
+    assert load_settings(flags={"backend": "generate", "model": "simulated", "simulated_time_scale": 0.1}).workers == 1
+
+
+def test_generating_in_batches_has_times_of_its_own_unless_they_are_given() -> None:
+    settings = load_settings(flags={"backend": "generate", "request_timeout": 5})
+    assert (settings.workers, settings.service_time, settings.request_timeout) == (1, 10.0, 5.0)
+
+
 # Slices
+
+
+MODEL = {"context_len": 8192, "kv_bytes_per_token": 1024, "kv_bytes": 64 * 2**20}
+
+
+def test_a_replica_is_sized_by_its_model_unless_it_is_told() -> None:
+    by_itself = Settings(mode=Mode.CONTINUOUS).replica(**MODEL)
+    assert by_itself == ReplicaConfig(num_blocks=4096, max_model_len=8192)
+    assert by_itself.tiers == tuple(tier.name for tier in DEFAULT_TIERS)
+    told = Settings(
+        mode=Mode.CONTINUOUS, policy="static", kv=KvMode.CONTIGUOUS, kv_memory=0.03125, max_model_len=100, max_waiting=3,
+        prefix_cache=Switch.OFF, prefill_chunk=64, max_num_seqs=2,
+    ).replica(**MODEL)  # fmt: skip
+    assert (told.policy, told.kv, told.num_blocks, told.max_model_len) == (ReplicaPolicy.STATIC, KvMode.CONTIGUOUS, 2048, 100)
+    assert (told.max_waiting, told.has_prefix_cache, told.prefill_chunk, told.max_num_seqs) == (3, False, 64, 2)
+
+
+def test_no_request_is_let_in_that_the_blocks_could_not_hold() -> None:
+    assert Settings(mode=Mode.CONTINUOUS, kv_blocks=10).replica(**MODEL).max_model_len == 160
+    with pytest.raises(ConfigError, match="model's context of 8192 tokens"):
+        Settings(mode=Mode.CONTINUOUS, max_model_len=8193).replica(**MODEL)
+    with pytest.raises(ConfigError, match="kv_blocks is 0"):
+        Settings(mode=Mode.CONTINUOUS, kv_memory=1e-6).replica(**MODEL)
 
 
 def test_each_component_receives_its_slice() -> None:

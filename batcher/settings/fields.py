@@ -1,0 +1,211 @@
+"""All settings in one flat struct, and the slices of it that components get.
+
+Flat, since a flag, a variable and a key of the file are one name (`--max-batch-size`, `BATCHER_MAX_BATCH_SIZE`,
+`max_batch_size`); components get the slices of `batcher.config`.
+"""
+
+import msgspec
+
+from batcher.config import (
+    DEFAULT_TIERS,
+    Device,
+    DispatchConfig,
+    Dtype,
+    HttpConfig,
+    Isolation,
+    KeyConfig,
+    KvMode,
+    Mode,
+    ReplicaConfig,
+    Switch,
+    TierConfig,
+    check_tiers,
+)
+from batcher.errors import ConfigError
+from batcher.settings.modes import GENERATE, SIMULATED, batch_policy, foreign, replica_policy
+from batcher.types import BLOCK_SIZE
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything `batcher serve` can be told. Times are in seconds; what each means stands in `batcher.config`."""
+
+    mode: Mode = Mode.BATCH
+    backend: str = "simulated"
+    workers: int = 16
+    isolation: Isolation = Isolation.INLINE
+    policy: str | None = None
+    """A name of PolicyName in batch mode (paced by itself), of ReplicaPolicy in continuous mode (continuous)."""
+    max_batch_size: int = 50
+    batch_timeout: float = 0.15
+    service_time: float = 0.2
+    model: str = "smollm2"
+    """For continuous mode and the backend `generate`: smollm2, simulated, a folder, or a GGUF file."""
+    dtype: Dtype = Dtype.BFLOAT16
+    device: Device = Device.AUTO
+    replicas: int = 1
+    kv: KvMode = KvMode.PAGED
+    prefill_chunk: int = 512
+    prefix_cache: Switch = Switch.ON
+    max_num_seqs: int = 64
+    kv_blocks: int | None = None
+    kv_memory: float | None = None
+    """GiB of keys and values: another way to say kv_blocks. Without either, what the model's device has to spare."""
+    max_model_len: int | None = None
+    """Tokens of prompt and answer together; by itself as many as the model and the blocks hold."""
+    simulated_time_scale: float = 1.0
+    simulated_answer: str = "echo"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    request_timeout: float = 10.0
+    ping_interval: float = 5.0
+    drain_deadline: float = 30.0
+    max_body_bytes: int = 1_000_000
+    body_timeout: float = 10.0
+    keep_alive: float = 75.0
+    max_connections: int = 20_000
+    max_waiting: int | None = None
+    """Requests in batch mode (20,000 by itself), sequences in continuous mode (1,024)."""
+    max_waiting_bytes: int = 64 * 2**20
+    max_attempts: int = 3
+    hang_factor: float = 1.3
+    first_batch_timeout: float = 30.0
+    start_timeout: float = 120.0
+    retry_ratio: float = 0.2
+    retry_reserve: int = 100
+    restart_backoff: float = 0.1
+    breaker_threshold: int = 5
+    breaker_rest: float = 30.0
+    simulated_jitter: float = 0.0
+    simulated_poison: str | None = None
+    simulated_raise_rate: float = 0.0
+    simulated_hang_rate: float = 0.0
+    simulated_die_rate: float = 0.0
+    simulated_seed: int = 0
+    log_level: str = "info"
+    tiers: tuple[TierConfig, ...] = DEFAULT_TIERS
+    keys: tuple[KeyConfig, ...] = ()
+    """None means the two development keys, and then only a loopback host."""
+
+    def __post_init__(self) -> None:
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigError(f"log_level is {self.log_level!r}; it must be debug, info, warning or error")
+        check_tiers(self.tiers)
+        self._check_mode()
+        http = self.http()
+        if not self.keys and not http.is_loopback:
+            raise ConfigError(
+                f"host is {self.host!r} and no keys are configured: the development keys are known to everybody. "
+                "Configure keys in the file, or serve on 127.0.0.1"
+            )
+        for key in self.keys:
+            if key.tier not in (tier.name for tier in self.tiers):
+                raise ConfigError(f"the key of {key.tenant!r} names the tier {key.tier!r}, which is not configured")
+
+    def _check_mode(self) -> None:
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        for name, whose in foreign(self.mode, self.backend, self.model):
+            if getattr(self, name) != defaults[name]:
+                raise ConfigError(f"{name} is for {whose} only; {self._place}")
+        if self.mode is Mode.CONTINUOUS:
+            self._check_continuous()
+            return
+        self.dispatch()
+        if self.max_waiting_bytes < 2 * self.max_body_bytes:
+            raise ConfigError(
+                f"max_waiting_bytes is {self.max_waiting_bytes}; it must be at least twice max_body_bytes "
+                f"({self.max_body_bytes}): a tenant may fill half of the queue, and the largest body must fit in that"
+            )
+
+    @property
+    def _place(self) -> str:
+        if self.mode is Mode.CONTINUOUS:
+            return f"the mode is continuous, and the model is {self.model!r}"
+        return f"the mode is batch, and the backend is {self.backend!r}"
+
+    def _check_continuous(self) -> None:
+        if self.replicas != 1:
+            raise ConfigError(f"replicas is {self.replicas}; it must be 1: one process serves one replica for now")
+        if self.kv_blocks is not None and self.kv_memory is not None:
+            raise ConfigError("kv_blocks and kv_memory are two ways to say one thing; give one of them")
+        if self.kv_memory is not None and not 0.0 < self.kv_memory <= 65_536.0:
+            raise ConfigError(f"kv_memory is {self.kv_memory!r}; it must be above 0, in GiB, and at most 65536")
+        # All that can be checked before there is a model; these are larger than any model's.
+        self.replica(context_len=10_000_000, kv_bytes_per_token=1024, kv_bytes=2**40)
+
+    def dispatch(self) -> DispatchConfig:
+        return DispatchConfig(
+            num_workers=self.workers,
+            tiers=tuple(tier.name for tier in self.tiers),
+            policy=batch_policy(self.policy),
+            max_batch_size=self.max_batch_size,
+            batch_timeout_s=self.batch_timeout,
+            service_time_s=self.service_time,
+            max_waiting=20_000 if self.max_waiting is None else self.max_waiting,
+            max_waiting_bytes=self.max_waiting_bytes,
+            max_attempts=self.max_attempts,
+            hang_factor=self.hang_factor,
+            first_batch_timeout_s=self.first_batch_timeout,
+            start_timeout_s=self.start_timeout,
+            retry_ratio=self.retry_ratio,
+            retry_reserve=self.retry_reserve,
+            restart_backoff_s=self.restart_backoff,
+            breaker_threshold=self.breaker_threshold,
+            breaker_rest_s=self.breaker_rest,
+        )
+
+    def http(self) -> HttpConfig:
+        return HttpConfig(
+            host=self.host,
+            port=self.port,
+            max_body_bytes=self.max_body_bytes,
+            body_timeout_s=self.body_timeout,
+            keep_alive_s=self.keep_alive,
+            max_connections=self.max_connections,
+            request_timeout_s=self.request_timeout,
+            ping_interval_s=self.ping_interval,
+            drain_deadline_s=self.drain_deadline,
+        )
+
+    def replica(self, *, context_len: int, kv_bytes_per_token: int, kv_bytes: int) -> ReplicaConfig:
+        """For a model with this context, and this much memory to spare. Raises ConfigError."""
+        num_blocks = self.kv_blocks
+        if num_blocks is None:
+            memory = kv_bytes if self.kv_memory is None else int(self.kv_memory * 2**30)
+            num_blocks = memory // (kv_bytes_per_token * BLOCK_SIZE)
+        most = min(context_len, num_blocks * BLOCK_SIZE)
+        if self.max_model_len is not None and self.max_model_len > most:
+            limit = f"model's context of {most}" if most == context_len else f"{num_blocks} KV blocks, which hold {most}"
+            raise ConfigError(f"max_model_len is {self.max_model_len} tokens; it must fit into the {limit} tokens")
+        return ReplicaConfig(
+            tiers=tuple(tier.name for tier in self.tiers),
+            policy=replica_policy(self.policy),
+            kv=self.kv,
+            num_blocks=num_blocks,
+            max_num_seqs=self.max_num_seqs,
+            max_model_len=most if self.max_model_len is None else self.max_model_len,
+            prefill_chunk=self.prefill_chunk,
+            has_prefix_cache=self.prefix_cache is Switch.ON,
+            max_waiting=1024 if self.max_waiting is None else self.max_waiting,
+        )
+
+    def model_settings(self) -> dict[str, object] | None:
+        """What the model is told; only the simulated one takes any."""
+        if self.model != SIMULATED:
+            return None
+        return {"time_scale": self.simulated_time_scale, "answer": self.simulated_answer}
+
+    def backend_settings(self) -> dict[str, object] | None:
+        """What the backend is told; a MODULE:ATTR takes none."""
+        if self.backend == GENERATE:
+            return {"model": self.model, "dtype": self.dtype, "device": self.device, "model_settings": self.model_settings()}
+        if self.backend != SIMULATED:
+            return None
+        return {
+            "service_time_s": self.service_time,
+            "jitter": self.simulated_jitter,
+            "poison_prefix": self.simulated_poison,
+            "raise_rate": self.simulated_raise_rate,
+            "hang_rate": self.simulated_hang_rate,
+            "die_rate": self.simulated_die_rate,
+            "seed": self.simulated_seed,
+        }

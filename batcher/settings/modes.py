@@ -1,0 +1,65 @@
+"""Which settings belong to which mode: one that would have no effect is refused, for whoever set it expects one.
+
+A setting counts as set if it is not what it would be by itself.
+"""
+
+from collections.abc import Iterator
+
+from batcher.config import Mode, PolicyName, ReplicaPolicy
+from batcher.errors import ConfigError
+
+SIMULATED = "simulated"
+"""The name of a backend of batch mode, and of a model."""
+GENERATE = "generate"
+"""The backend of batch mode that generates with a model."""
+
+GENERATE_DEFAULTS: dict[str, object] = {
+    "workers": 1,
+    "service_time": 10.0,
+    "hang_factor": 12.0,
+    "first_batch_timeout": 120.0,
+    "request_timeout": 120.0,
+}
+"""What is sensible when a batch takes as long as its longest answer: seconds, and minutes before it counts as hung."""
+
+_MODEL = ("model", "dtype", "device")
+_CONTINUOUS = ("replicas", "kv", "prefill_chunk", "prefix_cache", "max_num_seqs", "kv_blocks", "kv_memory", "max_model_len")
+_BATCH = (
+    *("backend", "workers", "isolation", "max_batch_size", "batch_timeout", "service_time", "max_waiting_bytes"),
+    *("max_attempts", "hang_factor", "first_batch_timeout", "start_timeout", "retry_ratio", "retry_reserve"),
+    *("restart_backoff", "breaker_threshold", "breaker_rest"),
+)
+_SIMULATED_BACKEND = tuple(f"simulated_{name}" for name in ("jitter", "poison", "raise_rate", "hang_rate", "die_rate", "seed"))
+_SIMULATED_MODEL = ("simulated_time_scale", "simulated_answer")
+
+
+def foreign(mode: Mode, backend: str, model: str) -> Iterator[tuple[str, str]]:
+    """(setting, what it is for) of all that has no effect here."""
+    is_continuous = mode is Mode.CONTINUOUS
+    has_model = is_continuous or backend == GENERATE
+    if is_continuous:
+        yield from ((name, "batch mode") for name in _BATCH)
+    else:
+        yield from ((name, "continuous mode") for name in _CONTINUOUS)
+    if not has_model:
+        yield from ((name, "continuous mode and the backend 'generate'") for name in _MODEL)
+    if is_continuous or backend != SIMULATED:
+        yield from ((name, "the simulated backend of batch mode") for name in _SIMULATED_BACKEND)
+    if not has_model or model != SIMULATED:
+        yield from ((name, "the simulated model") for name in _SIMULATED_MODEL)
+
+
+def batch_policy(name: str | None) -> PolicyName:
+    """Raises ConfigError."""
+    return PolicyName.PACED if name is None else PolicyName(_one_of(name, Mode.BATCH, [*PolicyName]))
+
+
+def replica_policy(name: str | None) -> ReplicaPolicy:
+    """Raises ConfigError."""
+    return ReplicaPolicy.CONTINUOUS if name is None else ReplicaPolicy(_one_of(name, Mode.CONTINUOUS, [*ReplicaPolicy]))
+
+
+def _one_of(name: str, mode: Mode, known: list[PolicyName] | list[ReplicaPolicy]) -> str:
+    if name not in known:
+        raise ConfigError(f"policy is {str(name)!r}; in {mode} mode it must be one of {', '.join(known)}")
+    return name

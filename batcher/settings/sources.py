@@ -1,0 +1,77 @@
+"""Where settings come from: a TOML file, the environment and flags, the later ones winning, all of one set of keys.
+
+A key that nobody knows is refused wherever it stands: a misspelt setting must not be ignored in one place and obeyed in
+another.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from batcher.errors import ConfigError
+from batcher.settings.fields import Settings
+from batcher.settings.modes import GENERATE, GENERATE_DEFAULTS
+
+_PREFIX = "BATCHER_"
+CONFIG_VARIABLE = f"{_PREFIX}CONFIG"
+"""Names the file; the one variable that is no setting."""
+
+
+def load_settings(
+    *, file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
+) -> Settings:
+    """Merges file, environment and flags, the later winning. Raises ConfigError for anything that cannot work."""
+    merged: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    given = [(key, value, f"{key} in {file}") for key, value in (_read(file) if file is not None else {}).items()]
+    for name, text in (environment or {}).items():
+        if name.startswith(_PREFIX) and name != CONFIG_VARIABLE:
+            given.append((name.removeprefix(_PREFIX).lower(), text, name))
+    given += [(key, value, "--" + key.replace("_", "-")) for key, value in (flags or {}).items()]
+    for key, value, origin in given:
+        _require_known(key, origin)
+        if value == "null":  # The conversion of text would take it for a setting that was not set.
+            raise ConfigError(f"{origin} is 'null'; leave it out for its default")
+        merged[key], origins[key] = value, origin
+    if merged.get("backend") == GENERATE:
+        merged = {**GENERATE_DEFAULTS, **merged}
+    try:
+        # Not strict: the environment has only strings.
+        return msgspec.convert(merged, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(error, merged, origins)) from error
+
+
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "array": "a list", "object": "a table"}
+"""What msgspec's names of types mean to somebody who writes a file."""
+
+
+def _require_known(key: str, origin: str) -> None:
+    if key in Settings.__struct_fields__:
+        return
+    near = difflib.get_close_matches(key, Settings.__struct_fields__, n=1)
+    raise ConfigError(f"{origin}: there is no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        with file.open("rb") as stream:
+            return {key.replace("-", "_"): value for key, value in tomllib.load(stream).items()}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration file {file}: {error}") from error
+
+
+def _explain(error: msgspec.ValidationError, values: Mapping[str, object], origins: Mapping[str, str]) -> str:
+    """In our words where ours were raised and arrive wrapped; else what is wrong with the value, and where it stands."""
+    if error.__cause__ is not None:
+        return str(error.__cause__)
+    what, _, path = str(error).partition(" - at `$.")
+    key = path.rstrip("`").partition(".")[0].partition("[")[0]
+    if key not in origins:
+        return str(error)
+    shown = f" is {values[key]!r}" if isinstance(values[key], str | int | float) else f" (at {path.rstrip('`')})"
+    wanted = _WORDS.get(what.partition("`")[2].partition("`")[0])
+    return f"{origins[key]}{shown}; it must be {wanted}" if wanted else f"{origins[key]}{shown}: {what[0].lower()}{what[1:]}"
