@@ -105,6 +105,17 @@ def test_wide_nuclei_are_searched_beyond_the_first_candidates(monkeypatch: pytes
     assert len(set(drawn[10])) > 20
 
 
+@pytest.mark.parametrize("settings", [{"top_k": 20}, {"top_k": 300, "top_p": 0.8}, {"top_p": 0.5}, {"top_p": 0.99}])
+def test_candidates_are_those_of_a_whole_sort_however_many_are_equal(settings: dict[str, float]) -> None:
+    """Logits as coarse as 16-bit ones: cuts fall among equals, and among the last candidates."""
+    for spacing in (0.01, 0.25, 1.0, 4.0):
+        logits = (long_row() / spacing).round().mul(spacing).repeat(40, 1)
+        sampling = Sampling(seed=8, **settings)  # type: ignore[arg-type]
+        prepared = sampler._settings([sampling] * 40, range(40), 5000, logits.device)
+        kind = sampler._kind(sampling, 5000)
+        assert sample(logits, [sampling] * 40, range(40)).tolist() == sampler._draw(kind, logits, 5000, prepared).tolist()
+
+
 def test_a_nucleus_of_a_long_row_holds_its_mass() -> None:
     row = long_row()
     weights = row.double().softmax(0).sort(descending=True)
