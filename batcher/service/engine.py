@@ -20,23 +20,36 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from backends.base import KvLayout, Model, StepBackend, WorkerLost
 from batcher.config import ReplicaConfig
 from batcher.core.effects import Emit, ReplicaEffects
-from batcher.core.replica.scheduler import Scheduler, SchedulerStatistics, Sequence
+from batcher.core.replica.scheduler import Scheduler
+from batcher.core.replica.sequence import Sequence
+from batcher.core.replica.statistics import ReplicaStatistics
 from batcher.errors import NO_WORKER_RETRY_AFTER_S, BadOutput, Overloaded, ServerFault, ServiceError, WorkerFailed
 from batcher.service import log
 from batcher.service.answers import Answers
 from batcher.service.generation import Event, Events, GenerationRequest
 from batcher.service.generation_meters import EngineMeters
-from batcher.types import BLOCK_SIZE, Outcome, Step
+from batcher.types import Outcome, Step
 
 MAX_FAILED_STEPS = 3
 """Steps that may fail in a row before the backend is given up: one may be a bad input's, three are the device's."""
 
 
+class _Flight(msgspec.Struct, frozen=True, gc=False):
+    """A step that the scheduler counts on."""
+
+    step: Step
+    launched_at: float
+    launch_error: Exception | None = None
+    """It was never launched; it fails when its turn comes, for the scheduler takes steps in their order."""
+
+
 class Engine:
-    """`_answers` has what was submitted and has not ended; `_inflight` the steps launched, with the time, oldest first.
+    """`_answers` has what was submitted and has not ended; `_inflight` the steps in flight, the oldest first.
 
     Sequence ids come from the owner, each used once. If the scheduler raises, which is a bug, that comes out of whatever method
     called it, and the engine is not to be used again.
@@ -56,7 +69,7 @@ class Engine:
         """Steps that gave their tokens."""
         self._depth = 1
         self._answers = Answers(model.tokenizer.token_bytes, self.meters)
-        self._inflight: deque[tuple[Step, float]] = deque()
+        self._inflight: deque[_Flight] = deque()
         self._num_failed_in_row = 0
         self._collected_at = 0.0
         self._has_stepped = False
@@ -73,7 +86,7 @@ class Engine:
             self._scheduler = Scheduler(self.config, model_version=self.model.info.version)  # No KV that it knows of is left.
         self._backend = backend = self.model.make_backend()
         try:
-            backend.load(layout_of(self.config))
+            backend.load(self.layout)
         except BaseException as error:
             self.lost = error
             raise
@@ -93,6 +106,16 @@ class Engine:
                 log.error("backend_close_failed", exc_info=error)
 
     @property
+    def layout(self) -> KvLayout:
+        """What a backend must have room for."""
+        return KvLayout(
+            num_blocks=self.config.num_blocks,
+            max_num_seqs=self.config.max_num_seqs,
+            max_model_len=self.config.max_model_len,
+            max_step_tokens=self._scheduler.max_step_tokens,
+        )
+
+    @property
     def is_up(self) -> bool:
         """Whether there is a backend that works."""
         return self._backend is not None and self.lost is None
@@ -106,12 +129,13 @@ class Engine:
         """Whether a step has computed some of its prompt; not, if it is not live. Any thread may ask."""
         return self._answers.has_started(sequence_id)
 
-    def statistics(self) -> SchedulerStatistics:
+    def statistics(self) -> ReplicaStatistics:
         return self._scheduler.statistics()
 
     def check(self, *, is_deep: bool = False) -> None:
         """Asserts that nothing was lost or kept; deep: block by block."""
-        assert self._scheduler.num_live == len(self._answers), (self._scheduler.num_live, len(self._answers))
+        # Ends that the scheduler has decided and not told yet are live here only.
+        assert self._scheduler.num_live <= len(self._answers), (self._scheduler.num_live, len(self._answers))
         self._scheduler.check(deep=is_deep)
 
     # Requests.
@@ -147,11 +171,9 @@ class Engine:
             self._scheduler.cancel(sequence_id, now=now)
         return events
 
-    def drain(self, *, now: float) -> Events:
+    def drain(self, *, now: float) -> None:
         """Refuses what comes from now on; what was accepted need not wait for company."""
-        events: Events = []
-        self._perform(self._scheduler.drain(now=now) or (), now, events)
-        return events
+        self._scheduler.drain(now=now)
 
     def fail_all(self, error: ServiceError, *, now: float) -> Events:
         """Ends everything live."""
@@ -210,16 +232,22 @@ class Engine:
             assert self._backend is not None
             try:
                 self._backend.launch(step)
+            except Exception as error:
+                self._inflight.append(_Flight(step, now, error))
+                break  # What follows on it could only be lost with it.
             except BaseException as error:
-                self._step_failed(step, error, events)
-                break
-            self._inflight.append((step, now))
+                self._lose(error, events)
+            else:
+                self._inflight.append(_Flight(step, now))
         return has_launched
 
     def _collect(self, events: Events) -> None:
-        step, launched_at = self._inflight.popleft()
+        flight = self._inflight.popleft()
+        step = flight.step
         assert self._backend is not None
         try:
+            if flight.launch_error is not None:
+                raise flight.launch_error
             tokens = self._backend.collect()
             if len(tokens) != step.num_sampled:
                 raise BadOutput(f"the step samples {step.num_sampled} tokens, and the backend gave {len(tokens)}")
@@ -227,7 +255,7 @@ class Engine:
             self._step_failed(step, error, events)
             return
         now = self.clock()
-        self.meters.step_s.observe(now - max(launched_at, self._collected_at))
+        self.meters.step_s.observe(now - max(flight.launched_at, self._collected_at))
         self.meters.step_sequences.observe(len(step.sequences))
         self._collected_at = now
         self._num_failed_in_row = 0
@@ -237,18 +265,22 @@ class Engine:
     def _step_failed(self, step: Step, error: BaseException, events: Events) -> None:
         self.meters.num_failed_steps += 1
         self._num_failed_in_row += 1
-        now = self.clock()
         is_gone = isinstance(error, WorkerLost) or not isinstance(error, Exception)
         if is_gone or self._num_failed_in_row >= MAX_FAILED_STEPS:
-            log.error("backend_lost", exc_info=error, step=step.step_id, num_sequences=len(step.sequences))
-            self.meters.num_losses += 1
-            self.lost = error
-            self._inflight.clear()
-            events += self.fail_all(WorkerFailed("the model that computed this answer was lost"), now=now)
-        else:
-            log.warning("step_failed", step=step.step_id, num_sequences=len(step.sequences), error=f"{error!r:.500}")
-            failure = ServerFault("the step that computed this answer failed")
-            self._perform(self._scheduler.fail_step(step, failure, now=now), now, events)
+            self._lose(error, events)
+            return
+        log.warning("step_failed", step=step.step_id, num_sequences=len(step.sequences), error=f"{error!r:.500}")
+        now = self.clock()
+        failure = ServerFault("the step that computed this answer failed")
+        self._perform(self._scheduler.fail_step(step, failure, now=now), now, events)
+
+    def _lose(self, error: BaseException, events: Events) -> None:
+        """Gives the backend up, and everything that ran or waited with it. It is closed at the next `load`."""
+        log.error("backend_lost", exc_info=error, live=self.num_live)
+        self.meters.num_losses += 1
+        self.lost = error
+        self._inflight.clear()
+        events += self.fail_all(WorkerFailed("the model that computed this answer was lost"), now=self.clock())
 
     def _perform(self, effects: ReplicaEffects, now: float, events: Events) -> None:
         answers = self._answers
@@ -257,15 +289,3 @@ class Engine:
                 answers.fail(effect.sequence_id, effect.outcome, effect.error, events)
             elif answers.add_token(effect, now, events):
                 self._scheduler.finish(effect.sequence_id, now=now)
-
-
-def layout_of(config: ReplicaConfig) -> KvLayout:
-    """What a backend must have room for under this configuration."""
-    # Without chunks, as many whole prompts may be computed at once as the blocks hold.
-    num_prompt_tokens = config.prefill_chunk or config.num_blocks * BLOCK_SIZE
-    return KvLayout(
-        num_blocks=config.num_blocks,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=config.max_model_len,
-        max_step_tokens=num_prompt_tokens + config.max_num_seqs,
-    )

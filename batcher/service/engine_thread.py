@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from batcher.core.replica.scheduler import SchedulerStatistics
+from batcher.core.replica.statistics import ReplicaStatistics
 from batcher.errors import ConfigError
 from batcher.service import log
 from batcher.service.engine import Engine
@@ -68,8 +68,8 @@ class Listener(Protocol):
 
 
 class EngineThread:
-    """`_inbox`: anybody appends and then sets `_has_mail`; the thread alone clears that and then pops, so that it sleeps through
-    nothing. What is public and changes is written by the thread and read by anybody.
+    """`_inbox`: anybody appends and then sets `_has_mail`; the thread clears that and then pops, so that it sleeps through no
+    message. What is public and changes is written by the thread and read by anybody.
     """
 
     def __init__(self, engine: Engine, listener: Listener, *, start_backoff_s: float = START_BACKOFF_S) -> None:
@@ -86,7 +86,7 @@ class EngineThread:
         """Before the next start of the backend, unless it is the first."""
         self._check_at = -inf
         self._publish_at = -inf
-        self.statistics: SchedulerStatistics = engine.statistics()
+        self.statistics: ReplicaStatistics = engine.statistics()
         """A recent snapshot."""
         self.busy_since: float | None = None
         """When the pass in progress began, on the engine's clock; None while it rests or starts its backend."""
@@ -166,7 +166,7 @@ class EngineThread:
             elif isinstance(message, Cancel):
                 events += engine.cancel(message.sequence_id, now=now)
             else:
-                events += engine.drain(now=now)
+                engine.drain(now=now)
         return events
 
     def _start_backend(self) -> None:

@@ -10,7 +10,7 @@ from itertools import count
 
 from backends.base import Model
 from batcher.config import ReplicaConfig
-from batcher.core.replica.scheduler import SchedulerStatistics
+from batcher.core.replica.statistics import ReplicaStatistics
 from batcher.errors import NO_WORKER_RETRY_AFTER_S, ConfigError, Expired, Overloaded, ServerFault, ServiceError, ShuttingDown
 from batcher.service import log
 from batcher.service.callers import Callers, OnEvent, OnUsage
@@ -129,7 +129,7 @@ class Replica:
         if self._state is ReplicaState.ENDED:
             raise ServerFault("the replica has ended")
 
-    def statistics(self) -> SchedulerStatistics:
+    def statistics(self) -> ReplicaStatistics:
         """The scheduler's, as of a step ago or so."""
         return self._thread.statistics
 
@@ -208,7 +208,7 @@ class Replica:
 
     def _refusal(self, request: GenerationRequest) -> Failed | None:
         if self._is_draining:
-            error = ShuttingDown("this server is shutting down", retry_after_s=1)
+            error: Overloaded = ShuttingDown("this server is shutting down", retry_after_s=1)
             return Failed(Outcome.REJECTED_SHUTDOWN, error, NO_USAGE)
         if self._state is ReplicaState.ENDED:
             return Failed(Outcome.FAILED, ServerFault("internal error"), NO_USAGE)

@@ -1,0 +1,122 @@
+"""A model whose backend computes as the simulated one does, and does wrong what a test says: raise, hang, die, not start."""
+
+import threading
+from collections.abc import Callable
+
+from backends.base import KvLayout
+from backends.bytes_model import BytesTokenizer
+from backends.models import SimulatedModel
+from backends.simulated_steps import Answer, SimulatedStepBackend, SimulatedSteps
+from batcher.config import ReplicaConfig
+from batcher.service.generation import Delta, End, Event, Failed, Finished, GenerationRequest
+from batcher.types import GREEDY, Message, Step
+
+CONFIG = ReplicaConfig(num_blocks=256, max_num_seqs=8, max_model_len=1024, prefill_chunk=64)
+TOKENIZER = BytesTokenizer()
+GATE_S = 20.0
+"""No gate of a test that has failed stays shut for longer."""
+
+
+def ask(
+    text: str, *, max_tokens: int = 200, tier: str = "paid", stop: tuple[str, ...] = (), **more: object
+) -> GenerationRequest:
+    """A request that the simulated model answers with `text`."""
+    return GenerationRequest(
+        tenant="t",
+        tier=tier,
+        prompt=TOKENIZER.render([Message("user", text)]),
+        max_tokens=max_tokens,
+        sampling=GREEDY,
+        stop_sequences=stop,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+class ScriptedModel(SimulatedModel):
+    """`load_faults` and `step_faults` are raised by the next loads and collected steps, one each; None does nothing.
+
+    `gate`, if it is set to a cleared event, holds each `collect` until the event is set.
+    """
+
+    def __init__(self, *, depth: int = 2, repeats: bool = False) -> None:
+        self.settings = SimulatedSteps(answer=Answer.REPEAT if repeats else Answer.ECHO, time_scale=0.0)
+        super().__init__(self.settings)
+        self.depth = depth
+        self.load_faults: list[BaseException | None] = []
+        self.step_faults: list[BaseException | None] = []
+        self.launch_faults: list[BaseException | None] = []
+        self.gate: threading.Event | None = None
+        self.backends: list[ScriptedBackend] = []
+        self.steps: list[Step] = []
+
+    def make_backend(self) -> "ScriptedBackend":
+        self.backends.append(ScriptedBackend(self))
+        return self.backends[-1]
+
+
+class ScriptedBackend(SimulatedStepBackend):
+    def __init__(self, model: ScriptedModel) -> None:
+        super().__init__(model.settings)
+        self.model = model
+        self.max_inflight_steps = model.depth
+        self.is_closed = False
+        self.change_tokens: Callable[[list[int]], list[int]] = lambda tokens: tokens
+
+    def load(self, layout: KvLayout) -> None:
+        _raise_next(self.model.load_faults)
+        super().load(layout)
+
+    def launch(self, step: Step) -> None:
+        _raise_next(self.model.launch_faults)
+        self.model.steps.append(step)
+        super().launch(step)
+
+    def collect(self) -> list[int]:
+        tokens = super().collect()
+        if self.model.gate is not None:
+            self.model.gate.wait(GATE_S)
+        _raise_next(self.model.step_faults)
+        return self.change_tokens(tokens)
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+
+def _raise_next(faults: list[BaseException | None]) -> None:
+    if faults and (fault := faults.pop(0)) is not None:
+        raise fault
+
+
+class Transcript:
+    """What one caller was told; an `on_event` that asserts that nothing comes after the end."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.num_tokens = 0
+        self.end: End | None = None
+        self.is_deaf = False
+        """Set when the caller has left: from then on nothing may come."""
+
+    def __call__(self, event: Event) -> None:
+        assert self.end is None
+        assert not self.is_deaf
+        if isinstance(event, Delta):
+            assert event.text
+            assert event.num_tokens > 0
+            self.text += event.text
+            self.num_tokens += event.num_tokens
+        else:
+            if isinstance(event, Finished):
+                self.text += event.text
+            self.end = event
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.end, Finished), self.end
+        return self.end
+
+    @property
+    def failed(self) -> Failed:
+        assert isinstance(self.end, Failed), self.end
+        return self.end
