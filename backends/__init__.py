@@ -15,7 +15,10 @@ from batcher.config import Isolation
 from batcher.errors import ConfigError
 
 if TYPE_CHECKING:
+    from backends.generate import GenerateSettings
     from backends.simulated import SimulatedSettings
+
+GENERATE = "generate"
 
 Settings = Mapping[str, object] | msgspec.Struct | None
 
@@ -23,12 +26,12 @@ Settings = Mapping[str, object] | msgspec.Struct | None
 def create(
     name: str, *, isolation: str = Isolation.INLINE, settings: Settings = None, start_timeout_s: float
 ) -> BackendFactory:
-    """A factory of workers' backends: `simulated` or `MODULE:ATTR`, in this process or each in its own.
+    """A factory of workers' backends: `simulated`, `generate` or `MODULE:ATTR`, in this process or each in its own.
 
-    `settings` are for `simulated` only (a SimulatedSettings or the same keys in a mapping); `start_timeout_s` bounds the start
-    of a process: imports, and weights from a disk. Raises ConfigError for whatever can be known to be wrong before a worker
-    starts: for a MODULE:ATTR inline everything, in a process only the form of the name, since importing a model here is what
-    the process is for.
+    `settings` are for the first two (a SimulatedSettings or GenerateSettings, or the same keys in a mapping); `start_timeout_s`
+    bounds the start of a process: imports, and weights from a disk. Raises ConfigError for whatever can be known to be wrong
+    before a worker starts: for a MODULE:ATTR inline everything, in a process only the form of the name, since importing a model
+    here is what the process is for.
     """
     if isolation not in tuple(Isolation):
         raise ConfigError(f"isolation must be one of {', '.join(Isolation)}, not {isolation!r}")
@@ -52,6 +55,10 @@ def make(spec: BackendSpec, *, index: int, start: int) -> BatchBackend:
         from backends.simulated import SimulatedBackend
 
         return SimulatedBackend(_simulated_settings(spec), index=index, start=start)
+    if spec.name == GENERATE:
+        from backends.generate import GenerateBackend
+
+        return GenerateBackend(_generate_settings(spec))
     from backends.function import resolve
 
     return resolve(spec.name)(index)
@@ -66,8 +73,11 @@ def _inline(spec: BackendSpec) -> _Host:
 
         settings = _simulated_settings(spec)
         return lambda index, start: SimulatedBackend(settings, index=index, start=start)
-    from backends.function import resolve
     from backends.inline import InlineBackend
+
+    if spec.name == GENERATE:
+        return lambda index, start: InlineBackend(lambda: make(spec, index=index, start=start), name=f"{spec.name}#{index}")
+    from backends.function import resolve
 
     make_backend = resolve(spec.name)
     return lambda index, start: InlineBackend(lambda: make_backend(index), name=f"{spec.name}#{index}")
@@ -83,10 +93,14 @@ def _check(spec: BackendSpec) -> None:
     if spec.name == "simulated":
         _simulated_settings(spec)
         return
+    if spec.name == GENERATE:
+        _generate_settings(spec)
+        return
     if ":" not in spec.name:
-        raise ConfigError(f"backend must be 'simulated' or a name like 'package.module:attribute', not {spec.name!r}")
+        known = "'simulated', 'generate' or a name like 'package.module:attribute'"
+        raise ConfigError(f"backend must be {known}, not {spec.name!r}")
     if spec.settings:
-        raise ConfigError(f"backend {spec.name!r} takes no settings here, only 'simulated' does: {', '.join(spec.settings)}")
+        raise ConfigError(f"backend {spec.name!r} takes no settings here: {', '.join(spec.settings)}")
     from backends.function import split_name
 
     split_name(spec.name)
@@ -99,6 +113,15 @@ def _simulated_settings(spec: BackendSpec) -> "SimulatedSettings":
         return msgspec.convert(spec.settings, SimulatedSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(f"settings of backend 'simulated': {error}") from error
+
+
+def _generate_settings(spec: BackendSpec) -> "GenerateSettings":
+    from backends.generate import GenerateSettings
+
+    try:
+        return msgspec.convert(spec.settings, GenerateSettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"settings of backend 'generate': {error}") from error
 
 
 def _as_dict(settings: Settings) -> dict[str, object]:

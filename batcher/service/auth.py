@@ -68,3 +68,8 @@ class DevelopmentKeys:
             return Caller(key.decode("ascii"), match[1].decode("ascii"))
         known = " or ".join(key.decode() for key in self._callers)
         raise NotAuthenticated(f"this server runs on its development keys: send x-api-key: {known}")
+
+
+def keys_of(configured: tuple[KeyConfig, ...], tiers: tuple[str, ...]) -> Keys:
+    """The configured keys; without any, the development keys."""
+    return Keyring(configured) if configured else DevelopmentKeys(tiers)

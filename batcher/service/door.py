@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, RequestTooLarge, ServiceError
 from batcher.service.auth import Caller, Keys
-from batcher.service.meters import Meters
 from batcher.service.wire.replies import Reply, error_reply
 
 
 class Door:
     """One for the whole service: the ids that it gives never repeat."""
 
-    def __init__(self, *, keys: Keys, meters: Meters, http: HttpConfig) -> None:
+    def __init__(self, *, keys: Keys, http: HttpConfig) -> None:
         self._keys = keys
-        self._meters = meters
         self.max_body_bytes = http.max_body_bytes
         # Ids are unique beyond this process: a random prefix, then a count.
         self._id_prefix = f"req_{os.urandom(5).hex()}"
-        self._num_refused = 0
+        self.num_refused = 0
+        """Requests that were answered with an error before anybody could accept them: no key, no such route, no sense, too
+        large, too slow, more long prompts than can be read."""
 
     def authenticate(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Judges a request by its headers (names in lower case). Raises ServiceError: 401 before anything, 400 or 413."""
@@ -45,6 +45,5 @@ class Door:
 
     def refuse(self, error: ServiceError, own_id: str | None = None) -> Reply:
         """The reply to a request that never got a number of its own."""
-        self._meters.num_unadmitted += 1
-        self._num_refused += 1
-        return error_reply(error, own_id or f"{self._id_prefix}_x{self._num_refused}")
+        self.num_refused += 1
+        return error_reply(error, own_id or f"{self._id_prefix}_x{self.num_refused}")

@@ -53,8 +53,6 @@ class Meters:
         """A batch's time where it is computed."""
         self.oldest_wait_s = Histogram()
         """How long the oldest request of a batch had waited when the batch left."""
-        self.num_unadmitted = 0
-        """Requests that were answered with an error before the gate: no key, no such route, no sense, too large, too slow."""
 
     def count(self, end: Answer | Refuse, run_s: float, *, now: float) -> None:
         """A request has ended; its batch took `run_s` where it was computed."""

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.dispatch.statistics import DispatchStatistics
+from batcher.service.door import Door
 from batcher.service.meters import Histogram, Meters
 
 _SIZE_BOUNDS = (1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50)
@@ -17,9 +18,10 @@ _SIZE_BOUNDS = (1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50)
 class BatcherCollector(Collector):
     """Reads the meters and the dispatcher's statistics whenever it is scraped."""
 
-    def __init__(self, meters: Meters, dispatcher: Dispatcher) -> None:
+    def __init__(self, meters: Meters, dispatcher: Dispatcher, door: Door) -> None:
         self._meters = meters
         self._dispatcher = dispatcher
+        self._door = door
 
     def collect(self) -> Iterator[Metric]:
         statistics = self._dispatcher.statistics()
@@ -36,18 +38,16 @@ class BatcherCollector(Collector):
         for tier, metered in meters.tiers.items():
             for outcome, num in metered.outcomes.items():
                 requests.add_metric([tier, outcome], num)
-            _add(queue, [tier], metered.queue_s)
-            _add(e2e, [tier], metered.e2e_s)
+            add_histogram(queue, [tier], metered.queue_s)
+            add_histogram(e2e, [tier], metered.e2e_s)
         yield from (requests, queue, e2e)
-        yield CounterMetricFamily(
-            "batcher_unadmitted_requests", "Answered with an error before the gate.", meters.num_unadmitted
-        )
+        yield unadmitted(self._door)
         overhead = HistogramMetricFamily("batcher_overhead_seconds", "Neither in a batch nor waiting for one.", labels=[])
-        _add(overhead, [], meters.overhead_s)
+        add_histogram(overhead, [], meters.overhead_s)
         run = HistogramMetricFamily("batcher_run_seconds", "run_batch, where it is computed.", labels=[])
-        _add(run, [], meters.run_s)
+        add_histogram(run, [], meters.run_s)
         oldest = HistogramMetricFamily("batcher_batch_oldest_wait_seconds", "Of the oldest request of a batch.", labels=[])
-        _add(oldest, [], meters.oldest_wait_s)
+        add_histogram(oldest, [], meters.oldest_wait_s)
         yield from (overhead, run, oldest)
 
 
@@ -75,7 +75,7 @@ def _batches(statistics: DispatchStatistics) -> Iterator[Metric]:
     for num_requests, num in counters.batch_sizes.items():
         size.observe(num_requests, num)
     sizes = HistogramMetricFamily("batcher_batch_size", "Requests in a batch when it left.", labels=[])
-    _add(sizes, [], size)
+    add_histogram(sizes, [], size)
     yield from (batches, sizes)
     yield GaugeMetricFamily("batcher_service_time_seconds", "What a batch takes at present.", statistics.service_time_s)
     yield GaugeMetricFamily(
@@ -104,12 +104,18 @@ def _workers(statistics: DispatchStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily("batcher_broken_workers", "Workers with an open circuit breaker.", statistics.num_broken_workers)
 
 
-def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
+def add_histogram(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
     bounds = [*map(str, histogram.bounds), "+Inf"]
     family.add_metric(labels, list(zip(bounds, accumulate(histogram.counts), strict=True)), histogram.sum)
 
 
-def create_registry(meters: Meters, dispatcher: Dispatcher) -> CollectorRegistry:
+def unadmitted(door: Door) -> Metric:
+    return CounterMetricFamily(
+        "batcher_unadmitted_requests", "Answered with an error before all else.", door.num_refused
+    )
+
+
+def create_registry(meters: Meters, dispatcher: Dispatcher, door: Door) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(BatcherCollector(meters, dispatcher))
+    registry.register(BatcherCollector(meters, dispatcher, door))
     return registry

@@ -19,8 +19,9 @@ import uvicorn
 
 from batcher.errors import ConfigError
 from batcher.service import log
-from batcher.service.app import Service, create_app
+from batcher.service.app import create_app
 from batcher.service.fastpath import FastPathProtocol
+from batcher.service.service import Service
 from batcher.settings import Settings
 
 _BACKLOG = 4096
@@ -54,23 +55,23 @@ class Server(uvicorn.Server):
         if self._drain_task is None:
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(number.name))
         elif not self.should_exit:
-            log.warning("drain_cut_short", cause=number.name, live=self.service.driver.num_live)
-            self.service.driver.abandon()
+            log.warning("drain_cut_short", cause=number.name, live=self.service.num_live)
+            self.service.abandon()
         elif number == signal.SIGINT:
             self.force_exit = True
 
     async def _drain(self, cause: str) -> None:
         """Ends when everything accepted has been answered, or given up at the deadline."""
-        driver = self.service.driver
-        log.event("draining", cause=cause, live=driver.num_live)
+        service = self.service
+        log.event("draining", cause=cause, live=service.num_live)
         try:
-            driver.drain()
-            async with asyncio.timeout(self.service.http.drain_deadline_s):
-                await driver.wait_idle()
+            service.drain()
+            async with asyncio.timeout(service.http.drain_deadline_s):
+                await service.wait_idle()
             log.event("drained")
         except TimeoutError:
-            log.warning("drain_deadline_passed", live=driver.num_live)
-            driver.abandon()
+            log.warning("drain_deadline_passed", live=service.num_live)
+            service.abandon()
         except Exception as error:
             log.error("drain_failed", exc_info=error)
         finally:
@@ -87,7 +88,7 @@ class Server(uvicorn.Server):
         self._log_listening()
 
     async def on_tick(self, counter: int) -> bool:
-        if self.service.driver.config_error is not None:
+        if self.service.config_error is not None:
             self.should_exit = True
         return await super().on_tick(counter)
 
@@ -101,9 +102,7 @@ class Server(uvicorn.Server):
         log.event(
             "listening",
             url=url,
-            backend=settings.backend,
-            workers=settings.workers,
-            policy=settings.policy,
+            **self.service.describe(),
             keys="configured" if settings.keys else ", ".join(f"dev-{tier.name}" for tier in settings.tiers),
         )
 
@@ -141,7 +140,7 @@ def serve(settings: Settings) -> None:
     listener = _listen(settings.host, settings.port)
     log.event("settings", **{name: getattr(settings, name) for name in settings.__struct_fields__ if name != "keys"})
     server.run(sockets=[listener])
-    if (error := server.service.driver.config_error) is not None:
+    if (error := server.service.config_error) is not None:
         raise error
 
 

@@ -1,6 +1,7 @@
 """What holds for every backend, whatever it is made of and wherever it lives (DESIGN D4, D9).
 
-A backend that `backends.create` can name belongs in KINDS. What is true of one alone is tested in that one's own file.
+A backend that `backends.create` can name belongs in KINDS, except `generate`, which takes no orders that end it at a wrong
+moment. What is true of one alone is tested in that one's own file.
 """
 
 import asyncio

@@ -20,6 +20,8 @@ from tests.backends.hosting import FAULTY, ROOT, START_TIMEOUT_S
     [
         ("simulated", "inline", SimulatedBackend),
         ("simulated", "process", ProcessBackend),
+        ("generate", "inline", InlineBackend),
+        ("generate", "process", ProcessBackend),
         (FAULTY, "inline", InlineBackend),
         (FAULTY, "process", ProcessBackend),
     ],
@@ -42,7 +44,9 @@ def test_settings_may_be_a_struct_or_a_mapping() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"name": "generate"}, "'simulated' or a name like"),
+        ({"name": "generat"}, "'simulated', 'generate' or a name like"),
+        ({"name": "generate", "settings": {"modell": "smollm2"}}, "modell"),
+        ({"name": "generate", "settings": {"dtype": "int8"}}, "int8"),
         ({"name": "simulated", "isolation": "ray"}, "inline, process, not 'ray'"),
         ({"name": "simulated", "settings": {"service_time": 1}}, "service_time"),
         ({"name": "simulated", "settings": {"service_time_s": "1"}}, "service_time_s"),

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from batcher.config import PolicyName
 from batcher.core.dispatch.statistics import DispatchStatistics
-from batcher.service.app import Service
+from batcher.service.batch_service import BatchService
 from batcher.service.server import Server, create_server
 from batcher.settings import Settings
 from tests.service.wire_client import PATIENCE_S, Response, connected
@@ -48,7 +48,7 @@ class Serving:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.app = cast(Starlette, server.config.app)
-        self.service: Service = self.app.state.service
+        self.service: BatchService = self.app.state.service
         self.port: int = server.servers[0].sockets[0].getsockname()[1]
 
     @property

@@ -1,0 +1,67 @@
+"""Conversations to prompts, with the length checked, and never so that everybody else waits for it.
+
+A long prompt takes tens of milliseconds to tokenize, and on the event loop every other caller would wait that long: health
+checks, tokens of streams, refusals. So only short ones are tokenized there, others on threads (tokenizers leave the interpreter
+lock to others meanwhile), and no more of them at once than can be answered soon. A process pool was refused: copying the ids
+back costs more than it saves.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from backends.base import Tokenizer
+from batcher.errors import InvalidRequest, Overloaded
+from batcher.service.conversation import Conversation
+
+_INLINE_BYTES = 2_048
+"""About a millisecond of tokenizing: less than handing it to a thread and back may take on a busy machine."""
+
+_NUM_THREADS = 2
+_MAX_PENDING = 64
+"""Prompts that threads work at or that wait for one: about a second's work of long ones, and a bound on their memory."""
+
+
+class Prompter:
+    """Lives on one event loop. `_num_pending` are the conversations that threads have and that nobody has called off."""
+
+    def __init__(self, tokenizer: Tokenizer, *, context_len: int) -> None:
+        self._tokenizer = tokenizer
+        self._context_len = context_len
+        # No text of more bytes has a token for each: what is longer needs no tokenizing to be refused.
+        self._max_token_bytes = max(1, max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)))
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenizer")
+        self._num_pending = 0
+
+    async def encode(self, conversation: Conversation) -> list[int]:
+        """The prompt's ids. Raises InvalidRequest if prompt and max_tokens do not fit the context, Overloaded at once if more
+        prompts wait for a thread than may. Cancelled, it gives its place back."""
+        num_bytes = conversation.num_bytes
+        self._check_length(-(-num_bytes // self._max_token_bytes), conversation.max_tokens, is_exact=False)
+        if num_bytes <= _INLINE_BYTES:
+            prompt = self._tokenizer.render(conversation.messages)
+        else:
+            prompt = await self._encode_on_thread(conversation)
+        self._check_length(len(prompt), conversation.max_tokens, is_exact=True)
+        return prompt
+
+    async def _encode_on_thread(self, conversation: Conversation) -> list[int]:
+        if self._num_pending >= _MAX_PENDING:
+            raise Overloaded("too many long prompts at once", retry_after_s=1)
+        self._num_pending += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._tokenizer.render, conversation.messages)
+        finally:
+            self._num_pending -= 1
+
+    def _check_length(self, num_prompt_tokens: int, max_tokens: int, *, is_exact: bool) -> None:
+        if num_prompt_tokens + max_tokens > self._context_len:
+            about = "" if is_exact else "at least "
+            raise InvalidRequest(
+                f"the prompt of {about}{num_prompt_tokens} tokens and max_tokens of {max_tokens} are more together than the "
+                f"model's context of {self._context_len} tokens"
+            )
+
+    def close(self) -> None:
+        """Forgets what no thread has begun."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
