@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends.base import Model, ModelInfo, StepBackend
+from backends.base import Model, ModelInfo, StepBackend, Tokenizer
 from backends.bytes_model import VOCAB_SIZE, BytesTokenizer
 from backends.simulated_steps import SimulatedStepBackend, SimulatedSteps
 from batcher.errors import ConfigError
@@ -24,7 +24,7 @@ class SimulatedModel:
 
     def __init__(self, settings: SimulatedSteps) -> None:
         self._settings = settings
-        self.tokenizer = BytesTokenizer()
+        self.tokenizer: Tokenizer = BytesTokenizer()
         self.info = ModelInfo(
             id=SIMULATED,
             version=SIMULATED,
