@@ -79,6 +79,7 @@ class EngineThread:
         self._inbox: deque[Message] = deque()
         self._has_mail = threading.Event()
         self._is_stopping = False
+        self._is_over = False
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self._start_backoff_s = start_backoff_s
         self._is_first_start = True
@@ -100,9 +101,10 @@ class EngineThread:
         self._thread.start()
 
     def send(self, message: Message) -> None:
-        """Never blocks. Any thread may call it."""
-        self._inbox.append(message)
-        self._has_mail.set()
+        """Never blocks. Any thread may call it. Nobody reads it once the thread is over."""
+        if not self._is_over:
+            self._inbox.append(message)
+            self._has_mail.set()
 
     def stop(self) -> None:
         """Asks it to end after the pass in progress; `engine_ended` follows."""
@@ -129,6 +131,8 @@ class EngineThread:
             if not isinstance(raised, ConfigError):
                 log.error("engine_failed", exc_info=raised)
         self.busy_since = None
+        self._is_over = True
+        self._inbox.clear()
         self._engine.close()
         self._post(lambda: self._listener.engine_ended(error))
 

@@ -1,7 +1,8 @@
 """A model whose backend computes as the simulated one does, and does wrong what a test says: raise, hang, die, not start."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from backends.base import KvLayout
 from backends.bytes_model import BytesTokenizer
@@ -9,7 +10,9 @@ from backends.models import SimulatedModel
 from backends.simulated_steps import Answer, SimulatedStepBackend, SimulatedSteps
 from batcher.config import ReplicaConfig
 from batcher.service.generation import Delta, End, Event, Failed, Finished, GenerationRequest
+from batcher.service.replica import STALL_S, Replica
 from batcher.types import GREEDY, Message, Step
+from tests.service.serving import until
 
 CONFIG = ReplicaConfig(num_blocks=256, max_num_seqs=8, max_model_len=1024, prefill_chunk=64)
 TOKENIZER = BytesTokenizer()
@@ -35,7 +38,7 @@ def ask(
 class ScriptedModel(SimulatedModel):
     """`load_faults` and `step_faults` are raised by the next loads and collected steps, one each; None does nothing.
 
-    `gate`, if it is set to a cleared event, holds each `collect` until the event is set.
+    `gate`, if it is an event, holds each `collect` until the event is set; `load_gate` holds each `load`.
     """
 
     def __init__(self, *, depth: int = 2, repeats: bool = False) -> None:
@@ -46,6 +49,7 @@ class ScriptedModel(SimulatedModel):
         self.step_faults: list[BaseException | None] = []
         self.launch_faults: list[BaseException | None] = []
         self.gate: threading.Event | None = None
+        self.load_gate: threading.Event | None = None
         self.backends: list[ScriptedBackend] = []
         self.steps: list[Step] = []
 
@@ -63,6 +67,8 @@ class ScriptedBackend(SimulatedStepBackend):
         self.change_tokens: Callable[[list[int]], list[int]] = lambda tokens: tokens
 
     def load(self, layout: KvLayout) -> None:
+        if self.model.load_gate is not None:
+            self.model.load_gate.wait(GATE_S)
         _raise_next(self.model.load_faults)
         super().load(layout)
 
@@ -120,3 +126,24 @@ class Transcript:
     def failed(self) -> Failed:
         assert isinstance(self.end, Failed), self.end
         return self.end
+
+
+@asynccontextmanager
+async def running(
+    model: ScriptedModel | None = None, config: ReplicaConfig = CONFIG, *, stall_s: float = STALL_S
+) -> AsyncIterator[Replica]:
+    """A ready replica. Afterwards nothing may be left of anybody: no record, message, block, slot or thread."""
+    replica = Replica(model or ScriptedModel(), config, stall_s=stall_s, start_backoff_s=0.01)
+    replica.start()
+    try:
+        await replica.wait_ready()
+        yield replica
+        await until(lambda: replica.num_live == 0)
+    finally:
+        await replica.close()
+    assert replica.num_live == 0
+    assert not replica._thread._inbox
+    assert replica._engine.num_live == 0
+    replica._engine.check(is_deep=True)
+    assert replica.num_failed_checks == 0
+    assert replica._thread.join(0.0)

@@ -277,7 +277,7 @@ def test_a_backend_that_cannot_start_says_so_and_may_be_tried_again() -> None:
         engine.load()
     assert isinstance(engine.lost, ConfigError)
     engine.load()
-    assert engine.lost is None
+    assert engine.is_up
     assert model.backends[0].is_closed
 
 
