@@ -7,20 +7,21 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
 from batcher.errors import BatcherError
-from loadtest import options
 from loadtest.console import print_knee, print_report, print_step
 from loadtest.files import load_run, save_run
-from loadtest.options import Spelled, make_plan
+from loadtest.options import Out, Spelled, spelled
 from loadtest.plan import Plan
 from loadtest.progress import choose_progress
 from loadtest.render import render
 from loadtest.report import Report, make_report
 from loadtest.runner import run
 from loadtest.scenarios.catalogue import SCENARIOS, run_scenario
+from loadtest.spelling import make_plan
 from loadtest.sweep import Search, Slo, sweep
 
 INVALID_EXIT = 3
@@ -34,85 +35,31 @@ app = typer.Typer(
 
 
 @app.command("run")
-def run_command(
-    url: options.Url,
-    endpoint: options.Endpoint = "run",
-    rate: options.Rate = None,
-    duration: options.Duration = 30.0,
-    arrivals: options.Arrivals = "poisson",
-    speed_up: options.SpeedUp = 1.0,
-    mix: options.MixOption = None,
-    key: options.Keys = None,
-    seed: options.Seed = 0,
-    input_size: options.InputSize = 100,
-    check: options.CheckOption = None,
-    body: options.Body = None,
-    path: options.PathOption = None,
-    header: options.Headers = None,
-    output_field: options.OutputField = None,
-    id_field: options.IdField = None,
-    insecure: options.Insecure = False,
-    poison_share: options.PoisonShare = 0.0,
-    poison_prefix: options.PoisonPrefix = "BOOM",
-    timeout: options.Timeout = 10.0,
-    slo: options.SloOption = 0.5,
-    connections: options.Connections = None,
-    max_connections: options.MaxConnections = None,
-    out: options.Out = None,
-) -> None:
+@spelled()
+def run_command(what: Spelled, out: Out = None) -> None:
     """Offer traffic for a while and report. Ctrl-C ends it early, with a report of what was measured."""
-    spelled = Spelled(
-        url=url, endpoint=endpoint, rate=rate, duration_s=duration, arrivals=arrivals, speed_up=speed_up, mix=mix,
-        keys=key, seed=seed, input_size=input_size, check=check, body=body, path=path, headers=header,
-        output_field=output_field, id_field=id_field, is_insecure=insecure, poison_share=poison_share,
-        poison_prefix=poison_prefix, timeout_s=timeout, slo_s=slo, connections=connections,
-        max_connections=max_connections,
-    )  # fmt: skip
-    report = _run_and_report(make_plan(spelled), out)
+    report = _run_and_report(make_plan(what), out)
     raise typer.Exit(0 if report.is_valid else INVALID_EXIT)
 
 
 @app.command("sweep")
+@spelled("rate", "keys", "speed_up", "concurrency", "num_requests", "poison_share", "poison_prefix", duration_s=5.0)
 def sweep_command(
-    url: options.Url,
-    endpoint: options.Endpoint = "run",
-    slo: options.SloOption = 0.5,
+    what: Spelled,
     quantile: Annotated[str, typer.Option(help="The quantile that must be within the SLO.")] = "p95",
     ok_share: Annotated[float, typer.Option(help="Part of the requests that must get a good answer.")] = 0.99,
     start_rate: Annotated[float, typer.Option(help="The first rate to try.")] = 250.0,
     max_rate: Annotated[float, typer.Option(help="The highest rate to try.")] = 20_000.0,
     precision: Annotated[float, typer.Option(help="Stop when the knee is known to this part of itself.")] = 0.05,
-    duration: Annotated[float, typer.Option(help="Seconds of each step.")] = 5.0,
     settle: Annotated[float, typer.Option(help="Seconds of rest after each step.")] = 1.0,
-    arrivals: options.Arrivals = "poisson",
-    mix: options.MixOption = None,
-    seed: options.Seed = 0,
-    input_size: options.InputSize = 100,
-    check: options.CheckOption = None,
-    body: options.Body = None,
-    path: options.PathOption = None,
-    header: options.Headers = None,
-    output_field: options.OutputField = None,
-    id_field: options.IdField = None,
-    insecure: options.Insecure = False,
-    timeout: options.Timeout = 10.0,
 ) -> None:
     """Find the highest rate that meets an SLO."""
     console = Console()
-
-    def plan_at(rate: float) -> Plan:
-        spelled = Spelled(
-            url=url, endpoint=endpoint, rate=rate, duration_s=duration, arrivals=arrivals, speed_up=1.0, mix=mix,
-            keys=None, seed=seed, input_size=input_size, check=check, body=body, path=path, headers=header,
-            output_field=output_field, id_field=id_field, is_insecure=insecure, poison_share=0.0, poison_prefix="",
-            timeout_s=timeout, slo_s=slo, connections=None, max_connections=None,
-        )  # fmt: skip
-        return make_plan(spelled)
-
+    plan = make_plan(what)
     knee = sweep(
-        lambda rate: make_report(run(plan_at(rate))),
+        lambda rate: make_report(run(make_plan(msgspec.structs.replace(what, rate=rate)))),
         Search(start_rate=start_rate, max_rate=max_rate, precision=precision),
-        Slo(slo, quantile, ok_share),
+        Slo(plan.slo_s, quantile, ok_share, ttft_s=plan.slo_ttft_s, tpot_s=plan.slo_tpot_s),
         settle_s=settle,
         on_step=lambda step: print_step(console, step),
     )
@@ -134,7 +81,7 @@ def scenario_command(
     name: Annotated[str | None, typer.Argument(help="Such as b1.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Say which there are.")] = False,
     duration: Annotated[float | None, typer.Option(help="Seconds of traffic, instead of the scenario's own.")] = None,
-    seed: options.Seed = 0,
+    seed: Annotated[int, typer.Option(help="Draws the whole traffic.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the figures, and a folder in it for each run.")] = None,
 ) -> None:
     """Start batcher, offer it a named traffic, and hold what was measured against its bars."""

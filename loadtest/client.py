@@ -13,12 +13,13 @@ import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 import httptools
 
 from loadtest.samples import Ending, Samples
-from loadtest.target import Questions, Wire
+from loadtest.talk import Exchange, Talk
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """A longer answer breaks its connection: one mad answer must not end the run for want of memory."""
@@ -35,37 +36,47 @@ _NOTHING = -1
 class Connection(asyncio.Protocol):
     """One kept-alive connection. Owned by the event loop; `index` is the row of the request it carries, or -1."""
 
-    __slots__ = ("_body", "_parser", "_pool", "idle_at", "index", "question", "transport")
+    __slots__ = ("_num_bytes", "_parser", "_pool", "exchange", "idle_at", "index", "read_at", "transport")
 
     def __init__(self, pool: "Pool") -> None:
         self.index = _NOTHING
-        self.question = ""
+        self.exchange: Exchange | None = None
+        """Of the request that it carries."""
         self.idle_at = 0.0
+        self.read_at = 0.0
+        """The instant of the last read: everything that a read brings came at once."""
         self.transport: asyncio.Transport
         self._pool = pool
         self._parser = httptools.HttpResponseParser(self)
-        self._body = b""
+        self._num_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._pool.on_made(self)
 
     def data_received(self, data: bytes) -> None:
+        self.read_at = self._pool.now()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self.transport.abort()
 
     def on_body(self, data: bytes) -> None:
-        self._body = self._body + data if self._body else data
-        if len(self._body) > MAX_ANSWER_BYTES:
+        self._num_bytes += len(data)
+        if self._num_bytes > MAX_ANSWER_BYTES:
             self.transport.abort()
+        elif self.exchange is not None:
+            self.exchange.feed(self.status(), data, self.read_at)
+
+    def status(self) -> int:
+        """Of the answer that is being read."""
+        return self._parser.get_status_code()
 
     def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
+        status = self.status()
         if status >= 200:  # Not a "100 Continue", which announces the answer and is none.
-            body, self._body = self._body, b""
-            self._pool.on_answer(self, status, body, self._parser.should_keep_alive())
+            self._num_bytes = 0
+            self._pool.on_answer(self, status, self._parser.should_keep_alive())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.on_lost(self)
@@ -78,14 +89,15 @@ class Pool:
     connections are used in turn, so that all of them stay warm. `num_pending` counts requests sent and not ended.
     """
 
-    def __init__(self, wire: Wire, questions: Questions, samples: Samples, *, max_connections: int, timeout_s: float):
+    def __init__(self, talk: Talk, samples: Samples, *, max_connections: int, timeout_s: float):
         self.num_pending = 0
+        self.on_end: Callable[[int], None] | None = None
+        """Told the row of each request when it has ended, or was dropped."""
         self.counts = [0] * len(Ending)
         """Requests by how they ended, so far."""
         self.recent_latencies_s: list[float] = []
         """Of good answers since the last `clear()`: whoever shows progress clears it."""
-        self._wire = wire
-        self._questions = questions
+        self._talk = talk
         self._samples = samples
         self._max_connections = max_connections
         self._timeout_s = timeout_s
@@ -115,7 +127,7 @@ class Pool:
 
         Raises `OSError` when the server cannot be reached.
         """
-        address = self._wire.address
+        address = self._talk.address
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(address.hostname, address.port, type=socket.SOCK_STREAM)
         self._ip = str(found[0][4][0])
@@ -145,18 +157,18 @@ class Pool:
         """The request of this row will not be sent any more."""
         self._end(index, Ending.DROPPED)
 
-    def on_answer(self, connection: Connection, status: int, body: bytes, is_kept_alive: bool) -> None:
-        index = connection.index
-        if index == _NOTHING:
+    def on_answer(self, connection: Connection, status: int, is_kept_alive: bool) -> None:
+        index, exchange = connection.index, connection.exchange
+        if exchange is None:
             self._samples.num_unasked += 1
             connection.transport.abort()
             return
-        connection.index = _NOTHING
+        connection.index, connection.exchange = _NOTHING, None
         self.num_pending -= 1
-        now = self.now()
+        now = connection.read_at
         samples = self._samples
         try:
-            ending, answer_id = self._wire.judge(status, body, connection.question, bool(samples.is_poison[index]))
+            ending, answer_id = exchange.end(status)
         except Exception:  # Whatever cannot even be read, such as JSON nested without end, is no answer to the question.
             ending, answer_id = Ending.MISMATCHED, None
         samples.ended_at[index] = now
@@ -165,20 +177,23 @@ class Pool:
             self.recent_latencies_s.append(now - samples.planned_at[index])
         if answer_id is not None:
             self._note_answer(answer_id)
-        self._end(index, ending)
         if is_kept_alive:
             connection.idle_at = now
             self._idle.append(connection)
         else:
             connection.transport.close()
+        self._end(index, ending)
 
     def on_made(self, connection: Connection) -> None:
         self._connections.add(connection)
 
     def on_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        if connection.index != _NOTHING:
-            self._fail(connection, Ending.TRANSPORT)
+        if connection.exchange is not None:
+            ending = connection.exchange.cut()
+            if ending is Ending.STREAM_CUT:
+                self._samples.status[connection.index] = connection.status()
+            self._fail(connection, ending)
 
     def give_up_late(self) -> None:
         """End every request that has waited for its answer for the timeout. Cheap enough to call ten times a second."""
@@ -203,12 +218,10 @@ class Pool:
                 await asyncio.sleep(0.01)
 
     def _put(self, connection: Connection, index: int, now: float) -> None:
-        samples = self._samples
-        question = self._questions.text(index, bool(samples.is_poison[index]))
+        request, connection.exchange = self._talk.begin(index)
         connection.index = index
-        connection.question = question
-        samples.sent_at[index] = now
-        connection.transport.write(self._wire.request(samples.sender[index], question))
+        self._samples.sent_at[index] = now
+        connection.transport.write(request)
 
     async def _open_and_put(self, index: int) -> None:
         asked_at = self._samples.sent_at[index] = self.now()
@@ -228,7 +241,7 @@ class Pool:
                 self._fail(connection, Ending.TRANSPORT)
 
     async def _connect(self) -> Connection:
-        address = self._wire.address
+        address = self._talk.address
         _, connection = await asyncio.get_running_loop().create_connection(
             functools.partial(Connection, self),
             self._ip or address.hostname,
@@ -240,7 +253,7 @@ class Pool:
         return connection
 
     def _fail(self, connection: Connection, ending: Ending) -> None:
-        index, connection.index = connection.index, _NOTHING
+        index, connection.index, connection.exchange = connection.index, _NOTHING, None
         self._end_opening(index, ending)
 
     def _end_opening(self, index: int, ending: Ending) -> None:
@@ -251,6 +264,8 @@ class Pool:
     def _end(self, index: int, ending: Ending) -> None:
         self._samples.ending[index] = ending
         self.counts[ending] += 1
+        if self.on_end is not None:
+            self.on_end(index)
 
     def _note_answer(self, answer_id: object) -> None:
         """Remember the id's hash: whole ids of a long run would take twice the memory, and 64 bits do not collide."""

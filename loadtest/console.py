@@ -5,7 +5,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtest.report import Measures, Report
+from loadtest.measures import Measures, TokenCounts
+from loadtest.report import Report
 from loadtest.stats import Quantiles
 from loadtest.sweep import Knee, Step
 
@@ -19,13 +20,19 @@ def print_report(console: Console, report: Report) -> None:
     for reason in report.reasons:
         console.print(f"  {reason}", style="red", highlight=False)
     console.print(_latency_table(report))
+    if report.ttft_s.count:
+        console.print(_token_table(report))
     outcomes = " · ".join(f"{name.replace('_', ' ')} {num:,}" for name, num in report.outcomes.items())
     lines = [
         f"sent {report.sent:,} of {report.planned:,} planned at {report.offered_rate:,.1f}/s  →  {outcomes}",
-        f"throughput {report.throughput_rate:,.1f}/s · good within {report.slo_s * 1e3:g} ms: {report.goodput_rate:,.1f}/s"
+        f"throughput {report.throughput_rate:,.1f}/s · {describe_slo(report)}: {report.goodput_rate:,.1f}/s"
         f" · mismatched {report.mismatched:,} · duplicated {report.duplicated:,}",
         f"generator: {describe_generator(report)}",
     ]
+    if report.tokens is not None:
+        lines.insert(2, describe_tokens(report.tokens, report.stop_reasons or {}))
+    if report.concurrency is not None:
+        lines.append(describe_loop(report.concurrency))
     if report.poison is not None:
         poison = report.poison
         lines.append(f"poison: sent {poison.sent:,} · failed as it must {poison.failed:,} · answered {poison.answered:,}")
@@ -33,6 +40,28 @@ def print_report(console: Console, report: Report) -> None:
         lines.append("most answers differ from their questions: where the server does not echo, say --check contains or none")
     for line in lines:
         console.print(line, highlight=False)
+
+
+def describe_slo(report: Report) -> str:
+    """What counts as good, such as `good within 500 ms`."""
+    bounds = (("", report.slo_s), ("TTFT ", report.slo_ttft_s), ("TPOT ", report.slo_tpot_s))
+    words = [f"{name}{bound * 1e3:g} ms" for name, bound in bounds if bound is not None]
+    return f"good within {', '.join(words)}" if words else "good at any latency"
+
+
+def describe_loop(concurrency: int) -> str:
+    return (
+        f"closed loop: {concurrency} at a time. Its latency is theirs alone; it is not corrected for callers who would have "
+        "asked meanwhile (coordinated omission)"
+    )
+
+
+def describe_tokens(tokens: TokenCounts, stop_reasons: dict[str, int]) -> str:
+    stops = " · ".join(f"{name.replace('_', ' ')} {num:,}" for name, num in stop_reasons.items() if num)
+    return (
+        f"tokens: input {tokens.input:,} · output {tokens.output:,} at {tokens.output_rate:,.1f}/s · "
+        f"both {tokens.total_rate:,.1f}/s · stopped by {stops}"
+    )
 
 
 def describe_generator(report: Report) -> str:
@@ -62,24 +91,37 @@ def print_knee(console: Console, knee: Knee) -> None:
 
 
 def _latency_table(report: Report) -> Table:
-    table = Table(
-        title="latency in ms, good answers, from the intended send", title_justify="left", title_style="dim", box=SIMPLE_HEAD
-    )
-    table.add_column("")
-    for name in ("samples", "p50", "p90", "p95", "p99", "p99.9", "max"):
-        table.add_column(name, justify="right")
     rows: list[tuple[str, Quantiles]] = [("all", report.latency_s)]
-    rows += [(tier, _latency(measures)) for tier, measures in report.tiers.items()]
+    rows += [(tier, measures.latency_s) for tier, measures in report.tiers.items()]
     rows += [("all, from the real send", report.service_latency_s)]
     if report.rejection_latency_s.count:
         rows.append(("refusals", report.rejection_latency_s))
+    return _quantile_table("latency in ms, good answers, from the intended send", rows)
+
+
+def _token_table(report: Report) -> Table:
+    rows = token_rows(report, report.tiers)
+    return _quantile_table("tokens in ms, TTFT from the intended send", rows)
+
+
+def token_rows(whole: Measures, tiers: dict[str, Measures]) -> list[tuple[str, Quantiles]]:
+    """What there is to show about the times of tokens: TTFT, TPOT and gaps, of all and by tier."""
+    rows: list[tuple[str, Quantiles]] = []
+    for name, field in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("gaps", "gap_s")):
+        rows.append((f"{name}, all", getattr(whole, field)))
+        if len(tiers) > 1:
+            rows += [(f"{name}, {tier}", getattr(measures, field)) for tier, measures in tiers.items()]
+    return rows
+
+
+def _quantile_table(title: str, rows: list[tuple[str, Quantiles]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="dim", box=SIMPLE_HEAD)
+    table.add_column("")
+    for name in ("samples", "p50", "p90", "p95", "p99", "p99.9", "max"):
+        table.add_column(name, justify="right")
     for name, measured in rows:
         table.add_row(name, f"{measured.count:,}", *(_ms(getattr(measured, quantile)) for quantile in _QUANTILES))
     return table
-
-
-def _latency(measures: Measures) -> Quantiles:
-    return measures.latency_s
 
 
 def _ms(seconds: float | None) -> str:

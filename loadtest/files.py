@@ -12,6 +12,7 @@ from batcher.errors import BatcherError
 from batcher.sim.workload import Sender
 from loadtest.report import Report, encode_report, label_key
 from loadtest.samples import Samples
+from loadtest.tokens import Tokens
 
 REPORT_FILE = "report.json"
 SAMPLES_FILE = "samples.msgpack.gz"
@@ -19,6 +20,32 @@ SAMPLES_FILE = "samples.msgpack.gz"
 
 class UnreadableRun(BatcherError):
     """The folder holds no run that this version can read."""
+
+
+class _SavedTokens(msgspec.Struct, array_like=True):
+    """The columns of generated text, in the same way."""
+
+    conversation: bytes
+    turn: bytes
+    max_tokens: bytes
+    first_at: bytes
+    last_at: bytes
+    num_deltas: bytes
+    max_gap_s: bytes
+    input_tokens: bytes
+    output_tokens: bytes
+    stop_reason: bytes
+    gap_start: bytes
+    num_gaps: bytes
+    gaps_s: bytes
+    num_gaps_left_out: int
+
+
+_TOKEN_COLUMNS = {
+    "conversation": "I", "turn": "H", "max_tokens": "I", "first_at": "d", "last_at": "d", "num_deltas": "I", "max_gap_s": "f",
+    "input_tokens": "I", "output_tokens": "I", "gap_start": "Q", "num_gaps": "I", "gaps_s": "f",
+}  # fmt: skip
+"""The columns that are arrays, by the type of their numbers."""
 
 
 class _SavedSamples(msgspec.Struct, array_like=True):
@@ -35,6 +62,7 @@ class _SavedSamples(msgspec.Struct, array_like=True):
     status: bytes
     num_unasked: int
     num_repeated: int
+    tokens: _SavedTokens | None = None
 
 
 def save_run(folder: Path, report: Report, samples: Samples) -> None:
@@ -53,6 +81,7 @@ def save_run(folder: Path, report: Report, samples: Samples) -> None:
         status=_pack(samples.status),
         num_unasked=samples.num_unasked,
         num_repeated=samples.num_repeated,
+        tokens=None if samples.tokens is None else _save_tokens(samples.tokens),
     )
     (folder / SAMPLES_FILE).write_bytes(gzip.compress(msgspec.msgpack.encode(saved), compresslevel=1, mtime=0))
 
@@ -74,10 +103,27 @@ def load_run(folder: Path) -> tuple[Report, Samples]:
             status=_unpack("H", saved.status),
             num_unasked=saved.num_unasked,
             num_repeated=saved.num_repeated,
+            tokens=None if saved.tokens is None else _load_tokens(saved.tokens),
         )
     except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
         raise UnreadableRun(f"{folder} holds no saved run: {error}") from error
     return report, samples
+
+
+def _save_tokens(tokens: Tokens) -> _SavedTokens:
+    return _SavedTokens(
+        **{name: _pack(getattr(tokens, name)) for name in _TOKEN_COLUMNS},
+        stop_reason=bytes(tokens.stop_reason),
+        num_gaps_left_out=tokens.num_gaps_left_out,
+    )
+
+
+def _load_tokens(saved: _SavedTokens) -> Tokens:
+    return Tokens(
+        **{name: _unpack(typecode, getattr(saved, name)) for name, typecode in _TOKEN_COLUMNS.items()},
+        stop_reason=bytearray(saved.stop_reason),
+        num_gaps_left_out=saved.num_gaps_left_out,
+    )
 
 
 def _pack(column: "array[float] | array[int]") -> bytes:

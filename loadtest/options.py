@@ -1,129 +1,135 @@
-"""The options that runs and sweeps share, and the plan that they spell."""
+"""The options that spell a run, once for all commands that perform one.
 
+`Spelled` is the list: a field is an option, its default is what the option is when it is left out. `spelled` makes the
+commands take it, so that `run`, `sweep` and `compare` cannot drift apart. (A parameter list in each command was refused
+when it had grown to twenty, three times.)
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 import typer
 
-from batcher.errors import ConfigError
-from batcher.sim.workload import parse_arrivals
-from loadtest.plan import Plan, parse_mix, parse_senders
-from loadtest.target import Check, Target, run_target
+from loadtest.prompts import TokenUnit
+from loadtest.target import Check
 
-ENDPOINTS = ("run",)
+LENGTHS = "128, uniform:LOW-HIGH, lognormal:MEDIAN,SIGMA[,MAX], 8@0.75,256@0.25, or trace:FILE."
 
-Url = Annotated[str, typer.Argument(help="Where the server is, such as http://127.0.0.1:8000.")]
-Endpoint = Annotated[str, typer.Option(help="The contract to speak: 'run' is POST /v1/run. Left aside with --body.")]
-Duration = Annotated[float, typer.Option(help="Seconds of traffic.")]
-Arrivals = Annotated[
-    str, typer.Option(help="poisson, constant, burst, ramp (0 to the rate), steps:RATExSECONDS,... or trace:FILE.")
-]
-Rate = Annotated[float | None, typer.Option(help="Requests per second. Default 100; steps, traces and --key bring their own.")]
-SpeedUp = Annotated[float, typer.Option(help="How much faster than recorded a trace is replayed.")]
-MixOption = Annotated[str | None, typer.Option("--mix", help="Tiers by share; their keys are dev-TIER. [paid=0.2,free=0.8]")]
-Keys = Annotated[list[str] | None, typer.Option("--key", help="KEY:TIER:RATE, a key with its own rate. Repeatable.")]
-Seed = Annotated[int, typer.Option(help="Draws the whole schedule; the same seed, the same traffic.")]
-InputSize = Annotated[int, typer.Option(help="Characters of each input.")]
-CheckOption = Annotated[Check | None, typer.Option("--check", help="Answer and question must be equal, or contained. [echo]")]
-Body = Annotated[str | None, typer.Option(help="Body with {input} for the request's own; @FILE reads a file.")]
-PathOption = Annotated[str | None, typer.Option("--path", help="Path after the URL.")]
-Headers = Annotated[list[str] | None, typer.Option("--header", help="'name: value'; {key} is the API key. Repeatable.")]
-OutputField = Annotated[str | None, typer.Option(help="Where the answer is in the JSON: a.b.0. [output]")]
-IdField = Annotated[str | None, typer.Option(help="Where the answer's id is; '' for none. [id]")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Accept any certificate.")]
-PoisonShare = Annotated[float, typer.Option(help="Part of the inputs that must get a 500.")]
-PoisonPrefix = Annotated[str, typer.Option(help="What such inputs start with.")]
-Timeout = Annotated[float, typer.Option(help="Seconds until a request without an answer is given up.")]
-SloOption = Annotated[float, typer.Option("--slo", help="Seconds that count as good.")]
-Connections = Annotated[int | None, typer.Option(help="Connections opened beforehand. [half a second's requests]")]
-MaxConnections = Annotated[int | None, typer.Option(help="Most connections at once. [five seconds' requests]")]
-Out = Annotated[Path | None, typer.Option(help="Folder for report.json, the raw samples, report.html and pictures.")]
+
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text)
+
+
+def _of_messages(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="With --endpoint messages")
 
 
 class Spelled(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line said, before it is known to make sense."""
+    """What the command line said, before it is known to make sense. None is what was not said."""
 
-    url: str
-    endpoint: str
-    duration_s: float
-    arrivals: str
-    rate: float | None
-    speed_up: float
-    mix: str | None
-    keys: list[str] | None
-    seed: int
-    input_size: int
-    check: Check | None
-    body: str | None
-    path: str | None
-    headers: list[str] | None
-    output_field: str | None
-    id_field: str | None
-    is_insecure: bool
-    poison_share: float
-    poison_prefix: str
-    timeout_s: float
-    slo_s: float
-    connections: int | None
-    max_connections: int | None
-
-
-def make_plan(spelled: Spelled) -> Plan:
-    """The plan that was spelled. Raises `ConfigError` for what contradicts itself or cannot work."""
-    if spelled.keys and (spelled.mix is not None or spelled.rate is not None):
-        raise ConfigError("--key brings its own rate and tier: leave out --mix and --rate")
-    mix = parse_senders(spelled.keys) if spelled.keys else parse_mix(spelled.mix or "paid=0.2,free=0.8")
-    rate = mix.total if spelled.keys else spelled.rate
-    if rate is None and spelled.arrivals.partition(":")[0] not in ("steps", "trace"):
-        rate = 100.0
-    return Plan(
-        target=_make_target(spelled),
-        arrivals=parse_arrivals(spelled.arrivals, rate=rate, duration_s=spelled.duration_s, speed_up=spelled.speed_up),
-        arrivals_name=spelled.arrivals,
-        mix=mix,
-        duration_s=spelled.duration_s,
-        seed=spelled.seed,
-        input_size=spelled.input_size,
-        poison_share=spelled.poison_share,
-        poison_prefix=spelled.poison_prefix,
-        timeout_s=spelled.timeout_s,
-        slo_s=spelled.slo_s,
-        warm_connections=spelled.connections,
-        max_connections=spelled.max_connections,
+    url: Annotated[str, typer.Argument(help="Where the server is, such as http://127.0.0.1:8000.")]
+    endpoint: Annotated[
+        str, _option("The contract to speak: run is POST /v1/run, messages is POST /v1/messages. Left aside with --body.")
+    ] = "run"
+    rate: Annotated[
+        float | None,
+        _option("Requests (or conversations) per second. [100; messages: 1] Steps, traces and --key bring their own."),
+    ] = None
+    duration_s: Annotated[float | None, _option("Seconds of traffic. [30; with --requests an hour at most]", "--duration")] = (
+        None
     )
+    arrivals: Annotated[
+        str | None, _option("poisson, constant, burst, ramp (0 to the rate), steps:RATExSECONDS,... or trace:FILE. [poisson]")
+    ] = None
+    speed_up: Annotated[float, _option("How much faster than recorded a trace is replayed.")] = 1.0
+    concurrency: Annotated[
+        int | None, _option("A closed loop: so many at a time, each asking again when its answer has ended. For throughput.")
+    ] = None
+    num_requests: Annotated[int | None, _option("A closed loop ends after so many.", "--requests")] = None
+    mix: Annotated[str | None, _option("Tiers by share; their keys are dev-TIER. [paid=0.2,free=0.8]")] = None
+    keys: Annotated[list[str] | None, _option("KEY:TIER:RATE, a key with its own rate. Repeatable.", "--key")] = None
+    seed: Annotated[int, _option("Draws the whole traffic; the same seed, the same traffic.")] = 0
+    timeout_s: Annotated[
+        float | None, _option("Seconds until a request without its whole answer is given up. [10; messages: 120]", "--timeout")
+    ] = None
+    slo_s: Annotated[float | None, _option("Seconds of latency that count as good. [0.5; messages: any]", "--slo")] = None
+    connections: Annotated[int | None, _option("Connections opened beforehand. [half a second's requests]")] = None
+    max_connections: Annotated[int | None, _option("Most connections at once. [as the timeout and the rate need]")] = None
+    path: Annotated[str | None, _option("Path after the URL.")] = None
+    headers: Annotated[list[str] | None, _option("'name: value'; {key} is the API key. Repeatable.", "--header")] = None
+    is_insecure: Annotated[bool, _option("Accept any certificate.", "--insecure")] = False
+
+    input_size: Annotated[int, _option("Characters of each input.")] = 100
+    check: Annotated[Check | None, _option("Answer and question must be equal, or contained. [echo]")] = None
+    body: Annotated[str | None, _option("Body with {input} for the request's own; @FILE reads a file.")] = None
+    output_field: Annotated[str | None, _option("Where the answer is in the JSON: a.b.0. [output]")] = None
+    id_field: Annotated[str | None, _option("Where the answer's id is; '' for none. [id]")] = None
+    poison_share: Annotated[float, _option("Part of the inputs that must get a 500.")] = 0.0
+    poison_prefix: Annotated[str, _option("What such inputs start with.")] = "BOOM"
+
+    model: Annotated[str | None, _of_messages("The model to ask. [smollm2]")] = None
+    prompt_tokens: Annotated[str | None, _of_messages(f"Tokens of each prompt: {LENGTHS} [128]")] = None
+    output_tokens: Annotated[str | None, _of_messages("max_tokens of each request, in the same spelling. [128]")] = None
+    max_prompt_tokens: Annotated[int | None, _of_messages("Longer prompts are cut down to it.")] = None
+    token_unit: Annotated[
+        TokenUnit | None, _of_messages("What is one token of a prompt; a byte for the simulated model. [word]")
+    ] = None
+    shared_prefix_tokens: Annotated[int | None, _of_messages("Tokens before each prompt that many share. [0]")] = None
+    prefix_groups: Annotated[int | None, _of_messages("So many different shared prefixes. [1]")] = None
+    turns: Annotated[int | None, _of_messages("Turns of each conversation; a later one repeats the history. [1]")] = None
+    think_time_s: Annotated[float | None, _of_messages("Seconds from an answer to the next turn. [0]", "--think-time")] = None
+    temperature: Annotated[float | None, _of_messages("Of sampling; 0 takes the likeliest. [0]")] = None
+    top_p: Annotated[float | None, _of_messages("Sample among the likeliest of this total probability.")] = None
+    top_k: Annotated[int | None, _of_messages("Sample among so many.")] = None
+    stop_sequences: Annotated[list[str] | None, _of_messages("A text that ends the answer. Repeatable.", "--stop")] = None
+    is_streamed: Annotated[bool | None, _of_messages("Answers as events, or whole. [stream]", "--stream/--no-stream")] = None
+    slo_ttft_s: Annotated[float | None, _of_messages("Seconds of TTFT that count as good. [1]", "--slo-ttft")] = None
+    slo_tpot_s: Annotated[float | None, _of_messages("Seconds of TPOT that count as good. [0.05]", "--slo-tpot")] = None
 
 
-def _make_target(spelled: Spelled) -> Target:
-    if spelled.endpoint not in ENDPOINTS:
-        raise ConfigError(f"unknown endpoint {spelled.endpoint!r}; there is {', '.join(ENDPOINTS)}, or give a --body")
-    headers = tuple(_parse_header(header) for header in spelled.headers or ())
-    check = spelled.check or Check.ECHO
-    if spelled.body is None:
-        preset = run_target(spelled.url, path=spelled.path or "/v1/run", check=check)
-        target = msgspec.structs.replace(preset, headers=preset.headers + headers)
-    else:
-        url = spelled.url if spelled.path is None else spelled.url.rstrip("/") + "/" + spelled.path.lstrip("/")
-        target = Target(url=url, body=_read_body(spelled.body), headers=headers, check=check)
-    return msgspec.structs.replace(
-        target,
-        output_field=target.output_field if spelled.output_field is None else spelled.output_field,
-        id_field=target.id_field if spelled.id_field is None else spelled.id_field,
-        is_insecure=spelled.is_insecure,
-    )
+Out = Annotated[Path | None, typer.Option(help="Folder for report.json, the raw samples, report.html and pictures.")]
 
 
-def _parse_header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon:
-        raise ConfigError(f"a header is written 'name: value', not {text!r}")
-    return name.strip(), value.strip()
+def spelled(*left_out: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a command of a function whose first parameter is the `Spelled`: its other parameters are options, too.
+
+    Fields in `left_out` are no options of this command, and those in `defaults` have another default here.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(Spelled, include_extras=True)
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        names = [name for name in Spelled.__struct_fields__ if name not in left_out]
+        required = object()
+        parameters = []
+        for name, default in zip(Spelled.__struct_fields__, _defaults(required), strict=True):
+            if name in names:
+                value = defaults.get(name, default)
+                value = inspect.Parameter.empty if value is required else value
+                parameters.append(
+                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=hints[name])
+                )
+        parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            function(Spelled(**{name: values.pop(name) for name in names}), **values)
+
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
 
 
-def _read_body(body: str) -> str:
-    if not body.startswith("@"):
-        return body
-    try:
-        return Path(body[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the body from {body[1:]}: {error}") from error
+def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _defaults(required: object) -> list[object]:
+    """One for each field of `Spelled`; `required` where there is none."""
+    given = Spelled.__struct_defaults__
+    return [required] * (len(Spelled.__struct_fields__) - len(given)) + list(given)

@@ -8,7 +8,9 @@ import html
 from collections.abc import Iterable
 from pathlib import Path
 
-from loadtest.report import Measures, Report
+from loadtest.console import describe_loop, describe_slo, describe_tokens, token_rows
+from loadtest.measures import Measures
+from loadtest.report import Report
 from loadtest.stats import Quantiles
 
 PAGE_FILE = "report.html"
@@ -52,23 +54,26 @@ def write_page(folder: Path, report: Report, pictures: Iterable[Path]) -> Path:
 
 def render_page(report: Report, pictures: Iterable[bytes]) -> str:
     """The whole page. Pictures are PNG files."""
-    title = f"{report.offered_rate:,.0f} requests/s for {report.duration_s:g} s"
+    rate = f"{report.offered_rate:,.{0 if report.offered_rate >= 10 else 2}f}"
+    title = f"{rate} requests/s for {report.duration_s:.4g} s"
     images = "".join(
         f'<img alt="{alt}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
-        for alt, picture in zip(("Latency over time", "Latency by percentile"), pictures, strict=False)
+        for alt, picture in zip(("Latency over time", "Latency by percentile", "Times of tokens"), pictures, strict=False)
     )
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)} · load test</title><style>{_CSS}</style></head><body><main>
 <span class="verdict {report.verdict}">{report.verdict}</span>
 <h1>{html.escape(title)}</h1>
-<p class="muted">{html.escape(report.url)} · {html.escape(report.arrivals)} arrivals · seed {report.seed}</p>
+<p class="muted">{html.escape(report.url)} · {html.escape(_name_arrivals(report))} · seed {report.seed}</p>
+{_render_loop(report)}
 {_render_reasons(report)}
 <section class="tiles">{_render_tiles(report)}</section>
 {images}
 <h2>Latency of good answers, in milliseconds</h2>
 <p class="muted">From the instant each request was meant to leave. Refusals and errors are not in it.</p>
 {_render_latencies(report)}
+{_render_tokens(report)}
 <h2>How requests ended</h2>
 {_render_outcomes(report)}
 <h2>By API key</h2>
@@ -89,15 +94,41 @@ def _render_reasons(report: Report) -> str:
 def _render_tiles(report: Report) -> str:
     num_rejected = sum(num for name, num in report.outcomes.items() if name.startswith("rejected"))
     num_other = report.sent - num_rejected - report.outcomes["ok"]
-    tiles = (
+    tiles = [
         (f"{_ms(report.latency_s.p50)} ms", "p50 latency"),
         (f"{_ms(report.latency_s.p95)} ms", "p95 latency"),
         (f"{_ms(report.latency_s.p99)} ms", "p99 latency"),
-        (f"{report.goodput_rate:,.0f}/s", f"good in {report.slo_s * 1e3:g} ms"),
+        (f"{report.goodput_rate:,.{0 if report.goodput_rate >= 10 else 2}f}/s", describe_slo(report)),
         (f"{num_rejected:,}", "refused"),
         (f"{num_other:,}", "errors and failures"),
-    )
+    ]
+    if report.tokens is not None:
+        tiles += [
+            (f"{_ms(report.ttft_s.p95)} ms", "p95 time to first token"),
+            (f"{_ms(report.tpot_s.p95)} ms", "p95 time per output token"),
+            (f"{report.tokens.output_rate:,.0f}/s", "output tokens"),
+        ]
     return "".join(f'<div class="tile"><b>{value}</b><span>{label}</span></div>' for value, label in tiles)
+
+
+def _name_arrivals(report: Report) -> str:
+    return report.arrivals if report.concurrency is not None else f"{report.arrivals} arrivals"
+
+
+def _render_loop(report: Report) -> str:
+    return "" if report.concurrency is None else f'<p class="muted">{html.escape(describe_loop(report.concurrency))}</p>'
+
+
+def _render_tokens(report: Report) -> str:
+    if report.tokens is None:
+        return ""
+    header = ["", "samples", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
+    rows = [_latency_row(name, measured) for name, measured in token_rows(report, report.tiers)]
+    words = describe_tokens(report.tokens, report.stop_reasons or {})
+    return f"""<h2>Times of tokens, in milliseconds</h2>
+<p class="muted">TTFT: from the intended send to the first text. TPOT: one mean per answer, after its first text. Gaps: between
+two events with text, whatever each carries; the TTFT is not among them.</p>
+{_table(header, rows)}<p class="muted">{html.escape(words)}</p>"""
 
 
 def _render_latencies(report: Report) -> str:

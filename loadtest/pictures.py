@@ -31,7 +31,7 @@ INK, MUTED, GRID, PAPER = "#1d2733", "#6b7785", "#e6eaee", "#ffffff"
 BLUE, ORANGE, RED, AMBER, TEAL = "#2f6fb5", "#d9822b", "#c43d3d", "#e0a92e", "#2a9d8f"
 TIER_COLOURS = (BLUE, TEAL, ORANGE, "#7c5cab", "#5b6b7b")
 
-_STYLE: Any = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10.5,
     "text.color": INK,
@@ -57,7 +57,7 @@ _STYLE: Any = {
 def draw_pictures(folder: Path, report: Report, samples: Samples) -> list[Path]:
     """Write both pictures into the folder; their paths."""
     drawn = []
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         for name, figure in (
             (LATENCY_PICTURE, _draw_latency(report, samples)),
             (PERCENTILE_PICTURE, _draw_percentiles(report, samples)),
@@ -73,22 +73,12 @@ def _draw_latency(report: Report, samples: Samples) -> Figure:
     figure.subplots_adjust(left=0.075, right=0.975, top=0.83, bottom=0.085)
     width_s = _window_width(report)
     spans = windows(samples, width_s=width_s, end_s=report.measured_s)
-    _title(figure, report, "Latency over time")
+    title(figure, report, "Latency over time")
     _draw_dots(upper, report, samples)
     _draw_span_lines(upper, spans, width_s)
-    upper.axhline(report.slo_s * 1e3, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=2)
     top_ms = _top_of(report, samples) * 1e3
-    if report.slo_s * 1e3 < top_ms:
-        upper.annotate(
-            f"SLO {_ms(report.slo_s)}",
-            (1, report.slo_s * 1e3),
-            xycoords=("axes fraction", "data"),
-            xytext=(-4, 4),
-            textcoords="offset points",
-            ha="right",
-            color=MUTED,
-            fontsize=9.5,
-        )
+    if report.slo_s is not None:
+        _draw_slo(upper, report.slo_s * 1e3, top_ms)
     upper.set(ylim=(0, top_ms), ylabel="latency (ms), by time of asking", xlim=(0, report.measured_s))
     upper.yaxis.set_major_locator(MaxNLocator(6))
     upper.tick_params(labelbottom=False)
@@ -102,6 +92,21 @@ def _draw_latency(report: Report, samples: Samples) -> Figure:
     lower.set(xlabel="seconds since the start of the run")
     figure.align_ylabels((upper, lower))
     return figure
+
+
+def _draw_slo(axes: Axes, slo_ms: float, top_ms: float) -> None:
+    axes.axhline(slo_ms, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    if slo_ms < top_ms:
+        axes.annotate(
+            f"SLO {ms(slo_ms / 1e3)}",
+            (1, slo_ms),
+            xycoords=("axes fraction", "data"),
+            xytext=(-4, 4),
+            textcoords="offset points",
+            ha="right",
+            color=MUTED,
+            fontsize=9.5,
+        )
 
 
 def _draw_dots(axes: Axes, report: Report, samples: Samples) -> None:
@@ -163,31 +168,36 @@ def _draw_percentiles(report: Report, samples: Samples) -> Figure:
     figure = Figure(figsize=(11, 5.4))
     axes = figure.subplots()
     figure.subplots_adjust(left=0.075, right=0.975, top=0.85, bottom=0.115)
-    _title(figure, report, "Latency by percentile")
+    title(figure, report, "Latency by percentile")
     num_most = 1
     for colour, tier in zip(TIER_COLOURS, report.tiers, strict=False):
         ordered = sorted(latencies(samples, tier=tier))
         if not ordered:
             continue
         num_most = max(num_most, len(ordered))
-        ranks, values = _curve(ordered)
-        label = f"{tier}: {len(ordered):,} answers, p95 {_ms(report.tiers[tier].latency_s.p95)}"
+        ranks, values = curve(ordered)
+        label = f"{tier}: {len(ordered):,} answers, p95 {ms(report.tiers[tier].latency_s.p95)}"
         axes.plot(ranks, values, color=colour, linewidth=2.2, label=label, drawstyle="steps-post", solid_capstyle="round")
+    set_percentile_axis(axes, num_most)
+    axes.set(ylim=(0, None), ylabel="latency (ms)", xlabel="percentile of good answers")
+    if report.slo_s is not None and report.slo_s * 1e3 < axes.get_ylim()[1]:
+        axes.axhline(report.slo_s * 1e3, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label=f"SLO {ms(report.slo_s)}")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right", borderaxespad=0.8)
+    return figure
+
+
+def set_percentile_axis(axes: Axes, num_most: int) -> None:
+    """Percentiles on a logarithmic axis, as far as so many samples reach."""
     nines = [share for share in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if 1 - share >= 0.5 / num_most]
     axes.set_xscale("log")
     axes.set_xlim(1.0, max(1.0 / (1.0 - nines[-1]) * 2, 4))
     axes.xaxis.set_major_locator(FixedLocator([1.0 / (1.0 - share) for share in nines]))
     axes.xaxis.set_major_formatter(FixedFormatter(["0", *(f"p{share * 100:.5g}" for share in nines[1:])]))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(ylim=(0, None), ylabel="latency (ms)", xlabel="percentile of good answers")
-    if report.slo_s * 1e3 < axes.get_ylim()[1]:
-        axes.axhline(report.slo_s * 1e3, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label=f"SLO {_ms(report.slo_s)}")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower right", borderaxespad=0.8)
-    return figure
 
 
-def _curve(ordered: Sequence[float]) -> tuple[list[float], list[float]]:
+def curve(ordered: Sequence[float]) -> tuple[list[float], list[float]]:
     """Points (1 / (1 - part), ms) of the sorted samples: dense in the tail, about 400 in all."""
     num = len(ordered)
     ranks = {min(int(num * (1.0 - math.exp(-step / 40.0))), num - 1) for step in range(600)} | set(range(max(num - 50, 0), num))
@@ -195,11 +205,12 @@ def _curve(ordered: Sequence[float]) -> tuple[list[float], list[float]]:
     return [num / (num - rank) for rank in chosen], [ordered[rank] * 1e3 for rank in chosen]
 
 
-def _title(figure: Figure, report: Report, what: str) -> None:
+def title(figure: Figure, report: Report, what: str, figures: str = "") -> None:
+    """The heading; `figures` instead of those of latency."""
     figure.text(0.02, 0.955, what, fontsize=16, fontweight="bold", va="center")
-    p50, p95, p99 = (_ms(value) for value in (report.latency_s.p50, report.latency_s.p95, report.latency_s.p99))
-    words = f"{report.offered_rate:,.0f} requests/s, {report.arrivals}, {report.duration_s:g} s"
-    words += f"   ·   p50 {p50}   p95 {p95}   p99 {p99}   ·   good {report.goodput_rate:,.0f}/s"
+    p50, p95, p99 = (ms(value) for value in (report.latency_s.p50, report.latency_s.p95, report.latency_s.p99))
+    words = f"{_rate(report.offered_rate)} requests/s, {report.arrivals}, {report.duration_s:.4g} s   ·   "
+    words += figures or f"p50 {p50}   p95 {p95}   p99 {p99}   ·   good {_rate(report.goodput_rate)}/s"
     figure.text(0.02, 0.905, words, fontsize=10.5, color=MUTED, va="center")
     if not report.is_valid:
         figure.text(
@@ -215,16 +226,21 @@ def _window_width(report: Report) -> float:
 
 def _top_of(report: Report, samples: Samples) -> float:
     """The latency at the top of the picture, in seconds: all dots, unless a few outliers would flatten the rest."""
-    highest_s, p999_s = report.latency_s.max or report.slo_s, report.latency_s.p999 or report.slo_s
+    slo_s = report.slo_s or 0.0
+    highest_s, p999_s = report.latency_s.max or slo_s, report.latency_s.p999 or slo_s
     top_s = min(highest_s * 1.08, p999_s * 1.6)
-    return max(top_s, report.slo_s * 1.08 if top_s > report.slo_s * 0.6 else 0.001)
+    return max(top_s, slo_s * 1.08 if top_s > slo_s * 0.6 else 0.001, 0.001)
 
 
 def _alpha(num: int) -> float:
     return min(max(3000.0 / max(num, 1), 0.18), 0.6)
 
 
-def _ms(seconds: float | None) -> str:
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10.0 else f"{rate:.2g}"
+
+
+def ms(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.0995 else f"{seconds * 1e3:.3g} ms"

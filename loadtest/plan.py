@@ -13,22 +13,33 @@ import msgspec
 
 from batcher.errors import ConfigError
 from batcher.sim.workload import Arrivals, Mix, Sender, stream
+from loadtest.messages import Messages
 from loadtest.samples import Samples, blank_samples
 from loadtest.target import MIN_INPUT_SIZE, Target
+from loadtest.tokens import blank_tokens
 
 MAX_DURATION_S = 24 * 3600.0
 MAX_REQUESTS = 5_000_000
 """A run's rows are kept in memory, about 35 bytes each: this many take 175 MB."""
 MAX_SENDERS = 10_000
+MAX_USERS = 10_000
+"""Of a closed loop: each has a connection."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A run, completely: the same plan always draws the same schedule."""
 
     target: Target
-    arrivals: Arrivals
+    arrivals: Arrivals | None
+    """When requests, or conversations, begin; None in a closed loop."""
     arrivals_name: str
     """The command line's spelling, for the report."""
+    messages: Messages | None = None
+    """What generated text is asked for; None for an endpoint that takes an `{input}`."""
+    concurrency: int | None = None
+    """So many users of a closed loop; None: the loop is open."""
+    num_requests: int | None = None
+    """A closed loop ends with this many, or with the duration."""
     mix: Mix
     duration_s: float
     seed: int = 0
@@ -41,8 +52,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Poison is drawn only among requests due within these instants."""
     timeout_s: float = 10.0
     """A request without an answer after this long is given up, and its connection closed."""
-    slo_s: float = 0.5
-    """The latency that counts as good, for goodput."""
+    slo_s: float | None = 0.5
+    """The latency that counts as good, for goodput. None: any."""
+    slo_ttft_s: float | None = None
+    """The TTFT that counts as good; None: any. So does an answer whose TTFT could not be measured."""
+    slo_tpot_s: float | None = None
+    """The same, of TPOT."""
     warm_connections: int | None = None
     """Connections opened before the run starts. None: half a second's worth of requests, 2 to 2,000."""
     max_connections: int | None = None
@@ -53,8 +68,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"the duration must be more than 0 and at most {MAX_DURATION_S:g} s, not {self.duration_s}")
         if not 0.0 < self.timeout_s <= 600.0:
             raise ConfigError(f"the timeout must be more than 0 and at most 600 s, not {self.timeout_s}")
-        if not self.slo_s > 0.0:
-            raise ConfigError(f"the SLO must be more than 0 s, not {self.slo_s}")
+        for slo_s in (self.slo_s, self.slo_ttft_s, self.slo_tpot_s):
+            if slo_s is not None and not slo_s > 0.0:
+                raise ConfigError(f"the SLO must be more than 0 s, not {slo_s}")
+        if (self.arrivals is None) is (self.concurrency is None):
+            raise ConfigError("a run has arrivals or a concurrency, not both")
+        if self.num_requests is not None and self.concurrency is None:
+            raise ConfigError("a number of requests is for a closed loop: say the concurrency, too")
+        for what, count, most in (("concurrency", self.concurrency, MAX_USERS), ("requests", self.num_requests, MAX_REQUESTS)):
+            if count is not None and not 1 <= count <= most:
+                raise ConfigError(f"{what}: from 1 to {most:,}, not {count}")
+        if self.messages is not None and self.poison_share:
+            raise ConfigError("poison is for an endpoint that takes an input, not for messages")
         if not 0.0 <= self.poison_share <= 1.0:
             raise ConfigError(f"the poison share must be from 0 to 1, not {self.poison_share}")
         if len(self.mix.senders) > MAX_SENDERS:
@@ -68,7 +93,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_schedule(plan: Plan) -> Samples:
-    """The plan's requests, none of them sent yet. Raises `ConfigError` when there are none, or too many."""
+    """The plan's requests, none of them sent yet: of conversations the first turns, of a closed loop none.
+
+    Raises `ConfigError` when there are none, or too many.
+    """
+    if plan.arrivals is None:
+        return _blank(plan, array("d"), array("H"), bytearray())
     instants = plan.arrivals.instants(stream(plan.seed, "arrivals"))
     within = itertools.takewhile(lambda at: at < plan.duration_s, instants)
     planned_at = array("d", itertools.islice(within, MAX_REQUESTS + 1))
@@ -81,7 +111,14 @@ def draw_schedule(plan: Plan) -> Samples:
     uniform = stream(plan.seed, "poison").random
     share = plan.poison_share
     is_poison = bytearray(uniform() < share and plan.poison_from_s <= at < plan.poison_to_s for at in planned_at)
-    return blank_samples(plan.mix.senders, planned_at, array("H", itertools.islice(draws, num)), is_poison)
+    return _blank(plan, planned_at, array("H", itertools.islice(draws, num)), is_poison)
+
+
+def _blank(plan: Plan, planned_at: "array[float]", sender: "array[int]", is_poison: bytearray) -> Samples:
+    samples = blank_samples(plan.mix.senders, planned_at, sender, is_poison)
+    if plan.messages is not None:
+        samples.tokens = blank_tokens(len(samples))
+    return samples
 
 
 def parse_mix(spelling: str, *, key: str = "dev-{tier}") -> Mix:

@@ -13,8 +13,10 @@ def render(folder: Path, report: Report, samples: Samples) -> tuple[Path, str | 
     """Write the pictures and report.html into the folder; the page's path, and what is missing, if anything is."""
     try:
         from loadtest.pictures import draw_pictures
+        from loadtest.token_pictures import draw_token_picture
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
         return write_page(folder, report, []), HOW_TO_INSTALL
-    return write_page(folder, report, draw_pictures(folder, report, samples)), None
+    drawn = draw_pictures(folder, report, samples) + draw_token_picture(folder, report, samples)
+    return write_page(folder, report, drawn), None

@@ -11,8 +11,9 @@ from typing import Literal
 import msgspec
 
 from batcher.sim.workload import Sender
+from loadtest.measures import Measures, Slos, Tally, last_good_at, tally_senders
 from loadtest.runner import Recording
-from loadtest.samples import NOT_OUTCOMES, REJECTIONS, Ending, Samples
+from loadtest.samples import NOT_OUTCOMES, Ending, Samples
 from loadtest.stats import Quantiles, Window, quantiles, send_lags, windows
 
 MAX_SEND_LAG_P99_S = 0.010
@@ -42,29 +43,6 @@ class Poison(msgspec.Struct, frozen=True):
     """Got an answer, which is wrong."""
 
 
-class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """The block that the whole run, each tier and each key have in common."""
-
-    sent: int
-    """Requests that left."""
-    outcomes: dict[str, int]
-    """How those ended: the lower-case names of `loadtest.samples.Ending`. Their sum is `sent`."""
-    latency_s: Quantiles
-    """From the instant a request was MEANT to leave to its whole answer. Outcome `ok` only, as for the next two."""
-    service_latency_s: Quantiles
-    """From the instant it really left."""
-    rejection_latency_s: Quantiles
-    """From the intended instant to the refusal, of the outcomes rejected_*."""
-    ttft_s: Quantiles = Quantiles()
-    """Time to first token, of streamed answers."""
-    tpot_s: Quantiles = Quantiles()
-    """Time per output token, of streamed answers."""
-    throughput_rate: float
-    """Outcome `ok`, by the measured seconds."""
-    goodput_rate: float
-    """Outcome `ok` within `slo_s` of the intended instant, by the measured seconds."""
-
-
 class Report(Measures, frozen=True, kw_only=True):
     """The whole of report.json."""
 
@@ -75,15 +53,23 @@ class Report(Measures, frozen=True, kw_only=True):
     url: str
     arrivals: str
     offered_rate: float
-    """Planned requests by the planned seconds."""
+    """Planned requests by the planned seconds. In a closed loop the answers decided it."""
     duration_s: float
-    """Of the planned schedule."""
+    """Of the planned schedule; of a closed loop what it took."""
     measured_s: float
     """Of the schedule that was offered: less than `duration_s` only when the run was interrupted. Rates divide by it."""
     planned: int
     dropped: int
     """Planned and not sent, since no connection was free or it was more than a second late."""
-    slo_s: float
+    slo_s: float | None
+    """Null where any latency is good, and only the SLOs of the tokens count."""
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+    loop: Literal["open", "closed"] = "open"
+    """Open: requests left by a schedule. Closed: each user waited for the last answer, so latency is not corrected for
+    those who would have asked meanwhile."""
+    concurrency: int | None = None
+    """Users of the closed loop; null in an open one."""
     statuses: dict[str, int]
     """Answers by HTTP status."""
     mismatched: int
@@ -115,41 +101,13 @@ def encode_report(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode({name: fields[name] for name in _READ_FIRST} | fields), indent=2) + b"\n"
 
 
-class Tally:
-    """The raw samples of one key, or of several added together."""
-
-    def __init__(self) -> None:
-        self.endings: Counter[int] = Counter()
-        self.latencies_s: list[float] = []
-        self.service_latencies_s: list[float] = []
-        self.rejection_latencies_s: list[float] = []
-
-    @property
-    def num_sent(self) -> int:
-        return sum(num for ending, num in self.endings.items() if ending not in NOT_OUTCOMES)
-
-    def add(self, other: "Tally") -> None:
-        self.endings.update(other.endings)
-        self.latencies_s += other.latencies_s
-        self.service_latencies_s += other.service_latencies_s
-        self.rejection_latencies_s += other.rejection_latencies_s
-
-    def measures(self, *, slo_s: float, measured_s: float) -> Measures:
-        return Measures(
-            sent=self.num_sent,
-            outcomes=_name_endings(self.endings),
-            latency_s=quantiles(self.latencies_s),
-            service_latency_s=quantiles(self.service_latencies_s),
-            rejection_latency_s=quantiles(self.rejection_latencies_s),
-            throughput_rate=len(self.latencies_s) / measured_s,
-            goodput_rate=sum(latency_s <= slo_s for latency_s in self.latencies_s) / measured_s,
-        )
-
-
 def make_report(recording: Recording) -> Report:
     """Everything that report.json holds, from the raw samples."""
     plan, samples, measured_s = recording.plan, recording.samples, max(recording.measured_s, 1e-9)
-    by_sender = tally_senders(samples)
+    is_closed = plan.concurrency is not None
+    duration_s = measured_s if is_closed else plan.duration_s
+    by_sender = tally_senders(samples, Slos(plan.slo_s, plan.slo_ttft_s, plan.slo_tpot_s))
+    until_s = last_good_at(samples)
     total, tiers = Tally(), {sender.tier: Tally() for sender in samples.senders}
     for sender, tally in zip(samples.senders, by_sender, strict=True):
         total.add(tally)
@@ -157,7 +115,7 @@ def make_report(recording: Recording) -> Report:
     lags = quantiles(send_lags(samples))
     cpu_share = recording.generator_cpu_s / max(recording.wall_s, 1e-9)
     reasons = _doubts(recording, total, lags, cpu_share)
-    whole = total.measures(slo_s=plan.slo_s, measured_s=measured_s)
+    whole = total.measures(measured_s=measured_s, until_s=until_s)
     busiest = sorted(zip(samples.senders, by_sender, strict=True), key=lambda pair: -pair[1].num_sent)[:MAX_KEYS_SHOWN]
     return Report(
         verdict="INVALID" if reasons else "VALID",
@@ -165,21 +123,25 @@ def make_report(recording: Recording) -> Report:
         seed=plan.seed,
         url=plan.target.url,
         arrivals=plan.arrivals_name,
-        offered_rate=len(samples) / plan.duration_s,
-        duration_s=plan.duration_s,
+        offered_rate=len(samples) / duration_s,
+        duration_s=duration_s,
         measured_s=recording.measured_s,
         planned=len(samples),
         dropped=total.endings[Ending.DROPPED],
         **{name: getattr(whole, name) for name in Measures.__struct_fields__},
         slo_s=plan.slo_s,
+        slo_ttft_s=plan.slo_ttft_s,
+        slo_tpot_s=plan.slo_tpot_s,
+        loop="closed" if is_closed else "open",
+        concurrency=plan.concurrency,
         statuses={str(status): num for status, num in sorted(Counter(samples.status).items()) if status},
         mismatched=total.endings[Ending.MISMATCHED],
         duplicated=samples.num_unasked + samples.num_repeated,
         poison=_report_poison(samples) if plan.poison_share else None,
         tiers={
-            tier: tally.measures(slo_s=plan.slo_s, measured_s=measured_s) for tier, tally in sorted(tiers.items(), reverse=True)
+            tier: tally.measures(measured_s=measured_s, until_s=until_s) for tier, tally in sorted(tiers.items(), reverse=True)
         },
-        keys={label_key(sender): tally.measures(slo_s=plan.slo_s, measured_s=measured_s) for sender, tally in busiest},
+        keys={label_key(sender): tally.measures(measured_s=measured_s, until_s=until_s) for sender, tally in busiest},
         num_keys=len(samples.senders),
         send_lag_s=SendLag(lags.p50, lags.p99, lags.max),
         generator_cpu_s=recording.generator_cpu_s,
@@ -188,34 +150,11 @@ def make_report(recording: Recording) -> Report:
     )
 
 
-def tally_senders(samples: Samples) -> list[Tally]:
-    """The raw samples of each sender."""
-    tallies = [Tally() for _ in samples.senders]
-    rows = zip(samples.sender, samples.ending, samples.planned_at, samples.sent_at, samples.ended_at, strict=True)
-    for sender, code, planned_at, sent_at, ended_at in rows:
-        tally = tallies[sender]
-        tally.endings[code] += 1
-        if code == Ending.OK:
-            tally.latencies_s.append(ended_at - planned_at)
-            tally.service_latencies_s.append(ended_at - sent_at)
-        elif code in REJECTIONS:
-            tally.rejection_latencies_s.append(ended_at - planned_at)
-    return tallies
-
-
 def label_key(sender: Sender) -> str:
     """The key as a report may show it: reports are passed around, and a real key is a secret."""
     if sender.key.startswith("dev-"):
         return sender.key
     return f"{sender.key[:4]}...{hashlib.sha256(sender.key.encode()).hexdigest()[:8]}"
-
-
-def _name_endings(endings: Counter[int]) -> dict[str, int]:
-    return {
-        ending.name.lower(): endings[ending]
-        for ending in Ending
-        if ending not in NOT_OUTCOMES and (endings[ending] or ending is Ending.OK)
-    }
 
 
 def _report_poison(samples: Samples) -> Poison:

@@ -16,17 +16,15 @@ import msgspec
 import uvloop
 
 from batcher.errors import BatcherError
+from batcher.sim.workload import stream
 from loadtest.client import Pool
+from loadtest.messages import MessagesTalk
 from loadtest.plan import Plan, draw_schedule
 from loadtest.progress import Beat, Progress, Silent
-from loadtest.samples import Samples
+from loadtest.samples import NOT_OUTCOMES, Samples
+from loadtest.talk import RunTalk, Talk
 from loadtest.target import Questions, Wire
-
-MAX_LATE_S = 1.0
-"""A request this late is dropped: sending it would pile more load on a later second than the plan says."""
-
-MAX_SENDS_A_TURN = 64
-"""Sends in one go. Then the answers that have come are read, or a generator that lags would read them later and later."""
+from loadtest.turner import Follower, Turner
 
 INTERRUPTED_GRACE_S = 1.0
 """How long an interrupted run waits for the answers of what it has sent."""
@@ -34,7 +32,6 @@ INTERRUPTED_GRACE_S = 1.0
 MAX_FILES = 65_536
 """More than there are ports for connections to one server."""
 
-_TURN_S = 0.001
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -48,7 +45,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     samples: Samples
     measured_s: float
-    """Length of the schedule that was offered: the plan's duration, or less when interrupted."""
+    """Length of the schedule that was offered: the plan's duration, or less when interrupted. A closed loop's is the time
+    until its last answer."""
     generator_cpu_s: float
     wall_s: float
     is_interrupted: bool
@@ -56,48 +54,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 Action = tuple[float, Callable[[], object]]
 """What to do beside the traffic, at an instant of the run; in a thread, so that it does not delay a send."""
-
-
-class Turner:
-    """Sends what is due, then sets a timer for what is next. Owned by the event loop."""
-
-    def __init__(self, pool: Pool, samples: Samples) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pool = pool
-        self._planned_at = samples.planned_at
-        self._num_turned = 0
-        self._timer: asyncio.Handle | None = None
-
-    @property
-    def num_turned(self) -> int:
-        """Requests whose turn has come."""
-        return self._num_turned
-
-    def turn(self) -> None:
-        pool, planned_at = self._pool, self._planned_at
-        index, last = self._num_turned, min(self._num_turned + MAX_SENDS_A_TURN, len(planned_at))
-        now = pool.now()
-        while index < last and planned_at[index] <= now:
-            if now - planned_at[index] > MAX_LATE_S:
-                pool.drop(index)
-            else:
-                pool.send(index)
-            index += 1
-        self._num_turned = index
-        if index == len(planned_at):
-            self.stop()
-        else:
-            wait_s = planned_at[index] - pool.now()
-            # uvloop rounds to the nearest millisecond, so half of one more means never early.
-            delay_s = max(wait_s + _TURN_S / 2, _TURN_S) if wait_s > 0.0 else 0.0
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self.turn)
-
-    def stop(self) -> None:
-        """Send nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.done.done():
-            self.done.set_result(None)
 
 
 def run(plan: Plan, *, progress: Progress | None = None, actions: Sequence[Action] = ()) -> Recording:
@@ -130,20 +86,17 @@ def raise_file_limit() -> None:
 
 
 async def _perform(plan: Plan, samples: Samples, progress: Progress, actions: Sequence[Action]) -> Recording:
-    rate = len(samples) / plan.duration_s
-    max_connections = plan.max_connections or round(min(max(5.0 * rate, 64), 20_000))
-    warm_connections = min(plan.warm_connections or round(min(max(0.5 * rate, 2), 2_000)), max_connections)
-    wire = Wire(plan.target, plan.mix.senders, plan.input_size)
-    questions = Questions(size=plan.input_size, seed=plan.seed, poison_prefix=plan.poison_prefix)
-    pool = Pool(wire, questions, samples, max_connections=max_connections, timeout_s=plan.timeout_s)
-    if wire.address.is_tls:
+    warm_connections, max_connections = _num_connections(plan, len(samples))
+    talk = _make_talk(plan, samples)
+    pool = Pool(talk, samples, max_connections=max_connections, timeout_s=plan.timeout_s)
+    if talk.address.is_tls:
         pool.use_tls(is_insecure=plan.target.is_insecure)
     try:
         await asyncio.wait_for(pool.warm(warm_connections), max(plan.timeout_s, 5.0))
     except (OSError, TimeoutError) as error:
         await pool.close()
         raise CannotConnect(f"cannot connect to {plan.target.url}: {error or 'no answer in time'}") from error
-    turner = Turner(pool, samples)
+    turner = _make_turner(plan, pool, samples)
     interrupted = _stop_on_signals(turner)
     cpu_before_s, wall_before_s = time.process_time(), time.monotonic()
     pool.start_clock()
@@ -161,11 +114,48 @@ async def _perform(plan: Plan, samples: Samples, progress: Progress, actions: Se
     return Recording(
         plan=plan,
         samples=samples,
-        measured_s=min(stopped_at, plan.duration_s) if interrupted else plan.duration_s,
+        measured_s=_measured_s(plan, samples, min(stopped_at, plan.duration_s), is_interrupted=bool(interrupted)),
         generator_cpu_s=generator_cpu_s,
         wall_s=wall_s,
         is_interrupted=bool(interrupted),
     )
+
+
+def _make_talk(plan: Plan, samples: Samples) -> Talk:
+    if plan.messages is not None:
+        return MessagesTalk(plan.target, plan.messages, samples, seed=plan.seed)
+    wire = Wire(plan.target, plan.mix.senders, plan.input_size)
+    questions = Questions(size=plan.input_size, seed=plan.seed, poison_prefix=plan.poison_prefix)
+    return RunTalk(wire, questions, samples)
+
+
+def _make_turner(plan: Plan, pool: Pool, samples: Samples) -> Turner:
+    if plan.concurrency is None and (plan.messages is None or plan.messages.turns == 1):
+        return Turner(pool, samples)
+    return Follower(pool, samples, plan, plan.mix.draws(stream(plan.seed, "mix")))
+
+
+def _num_connections(plan: Plan, num_planned: int) -> tuple[int, int]:
+    """(opened before the run, most at once). The most follows from how long an answer may take."""
+    if plan.concurrency is not None:
+        # Twice, since a connection that the server has closed is not gone at the instant of the next request.
+        most, warm = 2 * plan.concurrency + 8, plan.concurrency
+    else:
+        rate = num_planned * (plan.messages.turns if plan.messages else 1) / plan.duration_s
+        held_s = 5.0 if plan.messages is None else plan.timeout_s
+        most, warm = round(min(max(held_s * rate, 64), 20_000)), round(min(max(0.5 * rate, 2), 2_000))
+    most = plan.max_connections or most
+    return min(plan.warm_connections or warm, most), most
+
+
+def _measured_s(plan: Plan, samples: Samples, stopped_at: float, *, is_interrupted: bool) -> float:
+    """A closed loop lasts until its last answer; a schedule is what was offered, however long its answers took."""
+    if plan.concurrency is not None:
+        return max(
+            (at for at, code in zip(samples.ended_at, samples.ending, strict=True) if code not in NOT_OUTCOMES),
+            default=stopped_at,
+        )
+    return stopped_at if is_interrupted else plan.duration_s
 
 
 async def _wait_for_answers(pool: Pool, timeout_s: float, interrupted: list[int]) -> None:

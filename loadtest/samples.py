@@ -11,6 +11,7 @@ from enum import IntEnum
 import msgspec
 
 from batcher.sim.workload import Sender
+from loadtest.tokens import Tokens
 
 
 class Ending(IntEnum):
@@ -44,6 +45,10 @@ class Ending(IntEnum):
     """A poison input got its 500, as it must."""
     POISON_ANSWERED = 13
     """A poison input got an answer, which is wrong."""
+    STREAM_ERROR = 14
+    """An error event came in the stream: the answer failed, though its status is 200."""
+    STREAM_CUT = 15
+    """The stream, or its connection, ended before the event that says that the answer is whole."""
 
 
 REJECTIONS = frozenset({Ending.REJECTED_CAPACITY, Ending.REJECTED_RATE})
@@ -53,7 +58,7 @@ NOT_ERRORS = NOT_OUTCOMES | REJECTIONS | {Ending.OK, Ending.POISON_FAILED, Endin
 
 
 class Samples(msgspec.Struct, gc=False):
-    """One row per planned request, in the order of the plan. Instants are seconds from the start of the run.
+    """One row per planned request, in the order in which they became due. Instants are seconds from the start of the run.
 
     The client of the run writes into the columns, each row once; after the run they are only read. `sent_at` and
     `ended_at` mean something only where `ending` says that the request was sent, and ended.
@@ -73,9 +78,24 @@ class Samples(msgspec.Struct, gc=False):
     """Answers that arrived on a connection where nothing was asked."""
     num_repeated: int = 0
     """Answers whose id an earlier answer had already carried."""
+    tokens: Tokens | None = None
+    """Of generated text; None where the endpoint generates none."""
 
     def __len__(self) -> int:
         return len(self.planned_at)
+
+    def add(self, planned_at: float, sender: int, *, conversation: int = 0, turn: int = 0) -> int:
+        """One more request that is planned and not yet sent; its row."""
+        self.planned_at.append(planned_at)
+        self.sender.append(sender)
+        self.is_poison.append(0)
+        self.sent_at.append(0.0)
+        self.ended_at.append(0.0)
+        self.ending.append(Ending.UNSENT)
+        self.status.append(0)
+        if self.tokens is not None:
+            self.tokens.add(conversation, turn)
+        return len(self.planned_at) - 1
 
 
 def blank_samples(

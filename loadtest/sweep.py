@@ -13,6 +13,7 @@ import msgspec
 
 from batcher.errors import ConfigError
 from loadtest.report import Report
+from loadtest.stats import Quantiles
 
 MAX_STEPS = 40
 
@@ -24,11 +25,16 @@ class Judgement(StrEnum):
 
 
 class Slo(msgspec.Struct, frozen=True):
-    """What a step must keep: p95 (or another quantile) of good answers within `latency_s`, and few requests without one."""
+    """What a step must keep: p95 (or another quantile) of good answers within `latency_s`, and few requests without one.
 
-    latency_s: float
+    A bound that is None is none. Of generated text, the same quantile of TTFT and of TPOT must be within theirs.
+    """
+
+    latency_s: float | None
     quantile: str = "p95"
     ok_share: float = 0.99
+    ttft_s: float | None = None
+    tpot_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.quantile not in ("p50", "p90", "p95", "p99", "p999", "max"):
@@ -39,9 +45,13 @@ class Slo(msgspec.Struct, frozen=True):
     def judge(self, report: Report) -> Judgement:
         if not report.is_valid:
             return Judgement.INVALID
-        measured_s = getattr(report.latency_s, self.quantile)
-        is_met = measured_s is not None and measured_s <= self.latency_s and ok_share(report) >= self.ok_share
-        return Judgement.MET if is_met else Judgement.MISSED
+        pairs = ((report.latency_s, self.latency_s), (report.ttft_s, self.ttft_s), (report.tpot_s, self.tpot_s))
+        are_within = all(self._is_within(measured, bound_s) for measured, bound_s in pairs)
+        return Judgement.MET if are_within and ok_share(report) >= self.ok_share else Judgement.MISSED
+
+    def _is_within(self, measured: Quantiles, bound_s: float | None) -> bool:
+        measured_s = getattr(measured, self.quantile)
+        return bound_s is None or (measured_s is not None and measured_s <= bound_s)
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -108,7 +108,8 @@ class Wire:
         self.address = split_url(target.url)
         self._body = target.body.encode()
         length = len(self._body) + self._body.count(b"{input}") * (input_size - len(b"{input}"))
-        self._heads = [self._head(target, sender.key, length) for sender in senders]
+        ending = b"content-length: %d\r\n\r\n" % length
+        self._heads = [render_head(target, sender.key, self.address) + ending for sender in senders]
         self._check = target.check
         self._output_path = _split_field(target.output_field)
         self._id_path = _split_field(target.id_field)
@@ -119,7 +120,7 @@ class Wire:
     def judge(self, status: int, body: bytes, question: str, is_poison: bool) -> tuple[Ending, object]:
         """How a request ended that got this answer, and the answer's id (None where it has none, or is no success)."""
         if not 200 <= status < 300:
-            return (Ending.POISON_FAILED if is_poison and status == 500 else _judge_status(status)), None
+            return (Ending.POISON_FAILED if is_poison and status == 500 else judge_status(status)), None
         if self._check is Check.NONE:
             return (Ending.POISON_ANSWERED if is_poison else Ending.OK), None
         try:
@@ -133,18 +134,20 @@ class Wire:
             return Ending.POISON_ANSWERED, answer_id
         return (Ending.OK if is_right else Ending.MISMATCHED), answer_id
 
-    def _head(self, target: Target, key: str, content_length: int) -> bytes:
-        headers = {"host": self.address.host, "content-type": "application/json", "user-agent": "batcher-loadtest"}
-        headers |= {name.lower(): value.replace("{key}", key) for name, value in target.headers}
-        headers["content-length"] = str(content_length)
-        lines = [f"POST {self.address.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        try:
-            return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"the path and headers must be Latin-1: {error}") from error
+
+def render_head(target: Target, key: str, address: SplitUrl) -> bytes:
+    """The head of every request with this key, but for the length of its body. Raises `ConfigError`."""
+    headers = {"host": address.host, "content-type": "application/json", "user-agent": "batcher-loadtest"}
+    headers |= {name.lower(): value.replace("{key}", key) for name, value in target.headers}
+    headers.pop("content-length", None)
+    lines = [f"POST {address.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    try:
+        return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"the path and headers must be Latin-1: {error}") from error
 
 
-def _judge_status(status: int) -> Ending:
+def judge_status(status: int) -> Ending:
     if status == 429:
         return Ending.REJECTED_RATE
     if status in (503, 529):

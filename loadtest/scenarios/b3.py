@@ -24,7 +24,8 @@ def measure(bench: Bench) -> list[Figure]:
     with serving(serve_arguments(num_workers=NUM_WORKERS)) as server:
         looks = [(at, lambda: usages.append(server.usage())) for at in (flood_at + bench.duration_s / 4, calm_at - 0.2)]
         measured = bench.run("flood on 8 GPUs", server.url, arrivals, duration_s=calm_at + CALM_S, actions=looks)
-    samples = measured.samples
+    samples, slo_s = measured.samples, measured.report.slo_s
+    assert slo_s is not None
     paid = quantiles(latencies(samples, from_s=flood_at, to_s=calm_at, tier="paid"))
     refusals = quantiles(_refusal_latencies(samples))
     growth_mib = (usages[1].rss_bytes - usages[0].rss_bytes) / 2**20 if len(usages) == 2 else None
@@ -33,7 +34,7 @@ def measure(bench: Bench) -> list[Figure]:
         Figure(name="paid refusals", value=_count_refusals(measured.report.tiers["paid"].outcomes), at_most=0),
         Figure(
             name="goodput in the flood, of 2,000/s",
-            value=_goodput_rate(samples, flood_at + 1.0, calm_at, measured.report.slo_s) / CAPACITY_RATE * 100.0,
+            value=_goodput_rate(samples, flood_at + 1.0, calm_at, slo_s) / CAPACITY_RATE * 100.0,
             unit="%",
             at_least=97.0,
         ),

@@ -73,7 +73,17 @@ def test_a_sweep_finds_where_refusals_begin(monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "http://127.0.0.1:1", "--endpoint", "messages"), "unknown endpoint 'messages'"),
+        (("run", "http://127.0.0.1:1", "--endpoint", "chat"), "unknown endpoint 'chat'"),
+        (("run", "http://127.0.0.1:1", "--endpoint", "messages"), "cannot connect to http://127.0.0.1:1/v1/messages"),
+        (("run", "http://h", "--endpoint", "messages", "--body", "x"), "--body has no meaning with --endpoint messages"),
+        (("run", "http://h", "--endpoint", "messages", "--poison-share", "0.1"), "poison is for an endpoint"),
+        (("run", "http://h", "--stop", "x"), "--stop has no meaning with --endpoint run"),
+        (("run", "http://h", "--think-time", "1"), "--think-time has no meaning with --endpoint run"),
+        (("run", "http://h", "--endpoint", "messages", "--prompt-tokens", "many"), "a length is written 128"),
+        (("run", "http://h", "--endpoint", "messages", "--turns", "0"), "turns: from 1 to 1,000, not 0"),
+        (("run", "http://h", "--concurrency", "4", "--rate", "5"), "leave out --rate"),
+        (("run", "http://h", "--concurrency", "0"), "concurrency: from 1 to 10,000, not 0"),
+        (("run", "http://h", "--requests", "5"), "a number of requests is for a closed loop"),
         (("run", "http://127.0.0.1:1", "--duration", "0.1"), "cannot connect to http://127.0.0.1:1/v1/run"),
         (("run", "127.0.0.1:1"), "the URL must start with http://HOST"),
         (("run", "http://h", "--key", "a:b:1", "--rate", "5"), "--key brings its own rate"),
