@@ -14,8 +14,9 @@ from torch import Tensor
 
 from backends.base import KvLayout
 from backends.llm.config import ModelConfig
+from backends.llm.graphs import DecodeGraphs
 from backends.llm.model import Transformer
-from backends.llm.ops import LayerCache, Ops
+from backends.llm.ops import LayerCache, Ops, StepTensors
 from backends.llm.sampler import sample
 from backends.llm.step_inputs import StepInputs, build_inputs
 from batcher.types import BLOCK_SIZE, GREEDY, PENDING, Sampling, ScheduledSequence, Step
@@ -39,6 +40,14 @@ class _Loaded(NamedTuple):
     model: Transformer
     caches: list[LayerCache]
     last_tokens: Tensor  # [max_num_seqs] int64: what each slot sampled last
+    graphs: DecodeGraphs | None
+    """On a GPU: decodes alone are replayed rather than launched kernel by kernel."""
+
+    def forward(self, step: StepTensors) -> Tensor:
+        """The logits [sampled, vocab], to be read before the next forward pass."""
+        if self.graphs is not None and self.graphs.fits(step):
+            return self.graphs.run(step)
+        return self.model.forward(step, self.caches)
 
 
 class TorchBackend:
@@ -68,12 +77,24 @@ class TorchBackend:
             for name in weights:
                 weights[name] = weights[name].to(self.device)
             model = Transformer(self._config, weights, self._ops, layout.max_model_len)
-            caches = model.allocate_caches(layout.num_blocks)
             last_tokens = torch.zeros(layout.max_num_seqs, dtype=torch.int64, device=self.device)
-            self._loaded = _Loaded(model, caches, last_tokens)
+            self._loaded = self._allocate(model, layout, last_tokens)
         for step in _warmup_steps(layout):
             self.launch(step)
             self.collect()
+
+    def _allocate(self, model: Transformer, layout: KvLayout, last_tokens: Tensor) -> _Loaded:
+        if self.device.type != "cuda":
+            return _Loaded(model, model.allocate_caches(layout.num_blocks), last_tokens, None)
+        caches = model.allocate_caches(layout.num_blocks + 1)  # The last block is scratch: graphs pad with it.
+        graphs = DecodeGraphs(
+            lambda step: model.forward(step, caches),
+            max_num_seqs=layout.max_num_seqs,
+            max_model_len=layout.max_model_len,
+            scratch_block=layout.num_blocks,
+            device=self.device,
+        )
+        return _Loaded(model, caches, last_tokens, graphs)
 
     def launch(self, step: Step) -> None:
         assert self._loaded is not None, "launch before load, or after close"
@@ -105,7 +126,7 @@ class TorchBackend:
         if inputs.has_pending:
             decodes = tensors.tokens[: tensors.num_decodes]
             decodes.copy_(torch.where(decodes == PENDING, loaded.last_tokens[inputs.decode_slots], decodes))
-        logits = loaded.model.forward(tensors, loaded.caches)
+        logits = loaded.forward(tensors)
         if inputs.samplings:
             tokens = sample(logits, inputs.samplings, inputs.sampled_positions)
             loaded.last_tokens[inputs.sampled_slots] = tokens
