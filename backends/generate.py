@@ -13,7 +13,7 @@ from itertools import count
 import msgspec
 
 from backends.base import KvLayout, StepBackend
-from backends.generate_wire import GenerateInput, GenerateOutput, decode_input, encode_output
+from backends.generate_wire import GenerateInput, GenerateOutput, context_len, decode_input, encode_output
 from backends.models import SMOLLM2, create_model
 from batcher.config import Device, Dtype
 from batcher.errors import ConfigError
@@ -95,7 +95,7 @@ class GenerateBackend:
         num_blocks = info.kv_bytes // (info.kv_bytes_per_token * BLOCK_SIZE)
         # More blocks than 50 sequences can reserve are of no use; fewer than one can are as many as its context may have.
         self._num_blocks = min(num_blocks, MAX_BATCH_SIZE * -(-info.context_len // BLOCK_SIZE))
-        self._max_model_len = min(info.context_len, num_blocks * BLOCK_SIZE)
+        self._max_model_len = context_len(info)
         if self._max_model_len < 2:
             raise ConfigError(f"model {settings.model!r} has no memory to spare for keys and values")
         self._backend: StepBackend | None = None

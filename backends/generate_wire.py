@@ -6,7 +6,8 @@ character that no text of a person begins with. The output of a document is a do
 
 import msgspec
 
-from batcher.types import FinishReason, Message, Sampling, Usage
+from backends.base import ModelInfo
+from batcher.types import BLOCK_SIZE, FinishReason, Message, Sampling, Usage
 
 _MARK = "\0generate\n"
 
@@ -47,3 +48,8 @@ def encode_output(answer: GenerateOutput) -> str:
 def decode_output(text: str) -> GenerateOutput:
     """Raises ValueError."""
     return _output_decoder.decode(text)
+
+
+def context_len(info: ModelInfo) -> int:
+    """Most tokens of prompt and answer together: what the model can attend to, or what its device has memory for."""
+    return min(info.context_len, info.kv_bytes // (info.kv_bytes_per_token * BLOCK_SIZE) * BLOCK_SIZE)

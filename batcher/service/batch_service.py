@@ -5,6 +5,7 @@ import time
 from math import isfinite
 
 import backends
+from backends.generate_wire import context_len
 from backends.models import create_model
 from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
@@ -56,7 +57,7 @@ class BatchService:
         if settings.backend != backends.GENERATE:
             return TextAnswerer(self.driver, model_id=settings.backend)
         model = create_model(settings.model, dtype=settings.dtype, device=settings.device, settings=settings.model_settings())
-        self._prompter = Prompter(model.tokenizer, context_len=model.info.context_len)
+        self._prompter = Prompter(model.tokenizer, context_len=context_len(model.info))
         return GenerateAnswerer(self.driver, model_id=model.info.id, prompter=self._prompter)
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ _MAX_PENDING = 64
 
 
 class Prompter:
-    """Lives on one event loop. `_num_pending` are the conversations that threads have and that nobody has called off."""
+    """Lives on one event loop."""
 
     def __init__(self, tokenizer: Tokenizer, *, context_len: int) -> None:
         self._tokenizer = tokenizer
@@ -30,7 +30,8 @@ class Prompter:
         # No text of more bytes has a token for each: what is longer needs no tokenizing to be refused.
         self._max_token_bytes = max(1, max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)))
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenizer")
-        self._num_pending = 0
+        self.num_pending = 0
+        """Conversations that threads work at or that wait for one, and that nobody has called off."""
 
     async def encode(self, conversation: Conversation) -> list[int]:
         """The prompt's ids. Raises InvalidRequest if prompt and max_tokens do not fit the context, Overloaded at once if more
@@ -45,14 +46,14 @@ class Prompter:
         return prompt
 
     async def _encode_on_thread(self, conversation: Conversation) -> list[int]:
-        if self._num_pending >= _MAX_PENDING:
+        if self.num_pending >= _MAX_PENDING:
             raise Overloaded("too many long prompts at once", retry_after_s=1)
-        self._num_pending += 1
+        self.num_pending += 1
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._tokenizer.render, conversation.messages)
         finally:
-            self._num_pending -= 1
+            self.num_pending -= 1
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int, *, is_exact: bool) -> None:
         if num_prompt_tokens + max_tokens > self._context_len:

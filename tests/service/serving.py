@@ -8,11 +8,14 @@ from typing import Any, cast
 
 from starlette.applications import Starlette
 
-from batcher.config import PolicyName
+from batcher.config import Mode, PolicyName
 from batcher.core.dispatch.statistics import DispatchStatistics
+from batcher.core.replica.statistics import ReplicaStatistics
 from batcher.service.batch_service import BatchService
+from batcher.service.continuous_service import ContinuousService
 from batcher.service.server import Server, create_server
 from batcher.settings import Settings
+from batcher.types import Outcome
 from tests.service.wire_client import PATIENCE_S, Response, connected
 
 FAULTY = "tests.backends.faulty:FaultyBackend"
@@ -31,6 +34,19 @@ def quick(**settings: Any) -> Settings:
     return Settings(**{**defaults, **settings})
 
 
+def simulated(**settings: Any) -> Settings:
+    """Settings of continuous mode with a simulated model whose steps take no time, unless told otherwise."""
+    defaults: dict[str, Any] = {
+        "mode": Mode.CONTINUOUS,
+        "model": "simulated",
+        "port": 0,
+        "simulated_time_scale": 0.0,
+        "kv_blocks": 4096,
+        "max_num_seqs": 4,
+    }
+    return Settings(**{**defaults, **settings})
+
+
 class Gate:
     """Holds a batch of the faulty backends: one with the input `hold` does not end before the gate is opened."""
 
@@ -42,23 +58,30 @@ class Gate:
         self._path.touch()
 
 
-class Serving:
-    """A server that listens."""
+class Served:
+    """A server that listens, whatever its mode."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.app = cast(Starlette, server.config.app)
-        self.service: BatchService = self.app.state.service
         self.port: int = server.servers[0].sockets[0].getsockname()[1]
-
-    @property
-    def statistics(self) -> DispatchStatistics:
-        return self.service.dispatcher.statistics()
 
     async def ask(self, data: bytes) -> Response:
         """One request on a connection of its own."""
         async with connected(self.port) as client:
             return await client.ask(data)
+
+
+class Serving(Served):
+    """One in batch mode."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.service: BatchService = self.app.state.service
+
+    @property
+    def statistics(self) -> DispatchStatistics:
+        return self.service.dispatcher.statistics()
 
     async def until_ready(self, num_workers: int) -> None:
         await until(lambda: self.service.dispatcher.num_ready_workers >= num_workers)
@@ -73,23 +96,68 @@ class Serving:
         self.service.dispatcher.check()
 
 
+class Generating(Served):
+    """One in continuous mode."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.service: ContinuousService = self.app.state.service
+
+    @property
+    def statistics(self) -> ReplicaStatistics:
+        return self.service.replica.statistics()
+
+    def count(self, outcome: Outcome, tier: str = "paid") -> int:
+        return self.service.replica.outcomes[tier][outcome]
+
+    async def until_ready(self) -> None:
+        await until(lambda: self.service.is_ready)
+
+    async def check_idle(self) -> None:
+        """The common check: nothing live, and every KV block free or cached."""
+        await until(lambda: self.service.num_live == self.statistics.num_live == self.statistics.num_inflight_steps == 0)
+        statistics = self.statistics
+        assert statistics.num_held_blocks == 0
+        assert statistics.num_free_blocks + statistics.num_cached_blocks == statistics.num_blocks
+        assert statistics.num_free_slots == statistics.num_slots
+        assert self.service.replica.num_failed_checks == 0
+
+
 @asynccontextmanager
 async def serving(settings: Settings, *, num_ready: int | None = None, breaks: bool = False) -> AsyncIterator[Serving]:
-    """Serves until the end of the block. Afterwards nothing may be left: no request, no connection, no task.
+    """Serves batch mode until the end of the block. Afterwards nothing may be left: no request, no connection, no task.
 
     With `breaks` the dispatcher is broken on purpose, and what it still holds says nothing.
     """
+    async with _started(settings) as server:
+        running = Serving(server)
+        await running.until_ready(settings.workers if num_ready is None else num_ready)
+        yield running
+        if not breaks:
+            await running.check_idle()
+
+
+@asynccontextmanager
+async def generating(settings: Settings, *, is_ready: bool = True) -> AsyncIterator[Generating]:
+    """The same in continuous mode. Without `is_ready` the model is not waited for, and nothing is expected of it at the end."""
+    async with _started(settings) as server:
+        running = Generating(server)
+        if is_ready:
+            await running.until_ready()
+        yield running
+        if is_ready:
+            await running.check_idle()
+
+
+@asynccontextmanager
+async def _started(settings: Settings) -> AsyncIterator[Server]:
     tasks_before = asyncio.all_tasks()
     server = create_server(settings)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup()
-    running = Serving(server)
-    await running.until_ready(settings.workers if num_ready is None else num_ready)
     try:
-        yield running
-        if not breaks:
-            await running.check_idle()
+        yield server
     finally:
         await _shut_down(server)
     await until(lambda: asyncio.all_tasks() <= tasks_before)
