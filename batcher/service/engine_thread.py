@@ -133,8 +133,11 @@ class EngineThread:
         self.busy_since = None
         self._is_over = True
         self._inbox.clear()
-        self._engine.close()
-        self._post(lambda: self._listener.engine_ended(error))
+        try:
+            self._engine.close()
+            self._publish(is_due=True)
+        finally:
+            self._post(lambda: self._listener.engine_ended(error))
 
     def _pass(self) -> None:
         """One round: what came in, a step, what goes out."""

@@ -133,6 +133,21 @@ class Replica:
         """The scheduler's, as of a step ago or so."""
         return self._thread.statistics
 
+    def load(self) -> dict[str, object]:
+        """What a router wants to know (SPEC S7.2), as of a step ago or so; with what is in the inbox."""
+        statistics, thread = self._thread.statistics, self._thread
+        return {
+            "ready": self.is_ready,
+            "state": self._state,
+            "live": self.num_live,
+            "running": statistics.num_running,
+            "slots": statistics.num_slots,
+            "waiting": {tier.name: tier.num_waiting for tier in statistics.tiers},
+            "waiting_tokens": statistics.num_waiting_tokens + self._num_tokens_sent - thread.num_tokens_taken,
+            "blocks": statistics.num_blocks,
+            "free_blocks": statistics.num_blocks - statistics.num_held_blocks,
+        }
+
     @property
     def num_failed_checks(self) -> int:
         return self._thread.num_failed_checks

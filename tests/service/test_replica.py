@@ -148,6 +148,25 @@ async def test_a_stalled_engine_lets_nothing_pile_up() -> None:
         assert [transcript.text for transcript in told] == ["next"] * 5 + [""] * 45
 
 
+async def test_a_router_is_told_what_waits_and_what_is_free() -> None:
+    model = ScriptedModel(depth=1)
+    config = ReplicaConfig(num_blocks=64, max_num_seqs=1, max_model_len=512)
+    async with running(model, config) as replica:
+        model.gate = threading.Event()
+        told = [Transcript() for _ in range(3)]
+        replica.submit(ask("x" * 30), told[0])
+        await until(lambda: bool(model.steps))
+        for transcript in told[1:]:
+            replica.submit(ask("y" * 97, tier="free"), transcript)
+        load = replica.load()
+        assert (load["ready"], load["live"], load["waiting_tokens"]) == (True, 3, 200)
+        model.gate.set()
+        await until(lambda: all(transcript.end is not None for transcript in told))
+        await until(lambda: replica.load()["running"] == 0)
+        load = replica.load()
+        assert (load["live"], load["waiting"], load["free_blocks"]) == (0, {"paid": 0, "free": 0}, 64)
+
+
 async def test_prompts_that_wait_are_bounded_in_tokens_too() -> None:
     model = ScriptedModel()
     config = ReplicaConfig(num_blocks=256, max_num_seqs=2, max_model_len=1024, max_waiting_tokens=1000)
