@@ -109,12 +109,12 @@ class Admission:
         for sequence in self._candidates(tier, index, num_open):
             if len(fresh) == num_open or self._is_blocked or not self._has_turn(sequence, budget):
                 break
-            need = self._memory.need(sequence, num_growing=self._running.num_growing)
+            need = self._memory.need(sequence)
             num_to_compute = len(sequence.tokens) - len(need.hits) * BLOCK_SIZE
             if num_to_compute > budget and not self._is_cut and not self._policy.starts_whole_batch:
                 break
             has_slot = self._running.has_slot_for(index)
-            if not (has_slot and self._memory.num_short(need) <= 0) and not self._make_room(sequence, need):
+            if not (has_slot and self._memory.num_short(need) + self._num_kept() <= 0) and not self._make_room(sequence, need):
                 if not has_slot:
                     break
                 self._pass(sequence)
@@ -129,7 +129,8 @@ class Admission:
     def _candidates(self, tier: TierQueue, index: int, num_open: int) -> list[Sequence]:
         """Those to look at, in turn; none where it is plain that none can start. Bounded by the free slots and MAX_PASSED."""
         can_make_room = self._policy.may_preempt_for_tier and any(self._running.by_tier[index + 1 :])
-        has_room = self._running.has_slot_for(index) and self._memory.has_room(num_growing=self._running.num_growing)
+        # The last block of a prompt is never a hit: whatever starts needs a new one at least.
+        has_room = self._running.has_slot_for(index) and self._memory.pool.num_available > self._num_kept()
         if not has_room and not can_make_room:
             return []
         num_looks = min(num_open, self._running.num_free_slots) + MAX_PASSED - len(self._passed)
@@ -148,18 +149,22 @@ class Admission:
         is_slot_missing = not self._running.has_slot_for(sequence.tier_index)
         num_short = self._memory.num_short(need)
         hits = frozenset(need.hits)
-        victims = []
+        victims: list[Sequence] = []
         for victim in self._running.victims_below(sequence.tier_index):
-            if not is_slot_missing and num_short <= 0:
+            if not is_slot_missing and num_short + self._num_kept(len(victims)) <= 0:
                 break
             victims.append(victim)
             is_slot_missing = False
             num_short -= self._memory.num_own(victim, apart_from=hits)
-        if is_slot_missing or num_short > 0:
+        if is_slot_missing or num_short + self._num_kept(len(victims)) > 0:
             return False
         for victim in victims:
             self._running.preempt(victim)
         return True
+
+    def _num_kept(self, num_fewer: int = 0) -> int:
+        """The watermark, if so many fewer ran."""
+        return self._memory.num_kept(self._running.num_growing - num_fewer)
 
     def _pass(self, sequence: Sequence) -> None:
         self._passed.append(sequence)

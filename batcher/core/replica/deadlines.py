@@ -23,6 +23,10 @@ class Deadlines:
         self._heap: list[tuple[float, int, Sequence]] = []
         """By instant; the order of submission settles ties, so that sequences are never compared."""
 
+    def __len__(self) -> int:
+        """Entries, the stale ones too."""
+        return len(self._heap)
+
     def add(self, sequence: Sequence, *, num_live: int) -> None:
         """`num_live` is how many wait for their first start, this one included."""
         if sequence.deadline_at == inf:

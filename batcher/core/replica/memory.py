@@ -32,8 +32,6 @@ class Need(msgspec.Struct, frozen=True):
     hits: Items[int]
     """Blocks of its prefix that are computed already."""
     num_new: int
-    num_kept: int
-    """Blocks that must stay available to those that run (the watermark)."""
     is_reserved: bool
 
 
@@ -54,8 +52,8 @@ class Memory:
         """Blocks at its longest. The last token that it may sample is never computed."""
         return _num_blocks(sequence.max_len - 1)
 
-    def need(self, sequence: Sequence, *, num_growing: int) -> Need:
-        """`num_growing` are those that run and are not reserved.
+    def need(self, sequence: Sequence) -> Need:
+        """What it takes to start it now.
 
         The last of its tokens is always computed, since the next one is drawn from its logits: so the block of that token is
         no hit, and no shared block is ever written.
@@ -66,20 +64,21 @@ class Memory:
         if self._has_prefix_cache:
             num_full = (len(sequence.tokens) - 1) // BLOCK_SIZE
             hits = self.pool.find(self._name_blocks(sequence, num_full)[:num_full])
-        return Need(hits, _num_blocks(num_tokens) - len(hits), self._num_kept(num_growing), is_reserved)
+        return Need(hits, _num_blocks(num_tokens) - len(hits), is_reserved)
 
     def num_short(self, need: Need) -> int:
-        """Blocks that are missing; 0 or less if it fits."""
+        """Blocks that are missing beside those that are kept; negative if some are left over. A hit that nobody holds costs
+        an available block, as a new one does (CASES B51)."""
         num_cached_hits = sum([self.pool.refcount(block) == 0 for block in need.hits])
-        return need.num_new + num_cached_hits + need.num_kept - self.pool.num_available
+        return need.num_new + num_cached_hits - self.pool.num_available
+
+    def num_kept(self, num_growing: int) -> int:
+        """Blocks that must stay available to so many that run and are not reserved: the watermark."""
+        return min(self._config.growth_blocks * num_growing, self._max_kept)
 
     def num_own(self, sequence: Sequence, *, apart_from: frozenset[int]) -> int:
         """Blocks that would become available if it gave its own back: those that nobody shares, nor will as `apart_from`."""
         return sum([self.pool.refcount(block) == 1 and block not in apart_from for block in sequence.block_table])
-
-    def has_room(self, *, num_growing: int) -> bool:
-        """Whether anything could start. The last block of a prompt is never a hit, so one new block is needed at least."""
-        return self.pool.num_available > self._num_kept(num_growing)
 
     def take(self, sequence: Sequence, need: Need) -> None:
         """Gives it the blocks to start with: what is computed already counts as computed. Asserts that they are there."""
@@ -117,9 +116,6 @@ class Memory:
         holders = Counter([block for sequence in running for block in sequence.block_table])
         for block in range(self.pool.num_blocks):
             assert self.pool.refcount(block) == holders[block], f"block {block} is miscounted: in {holders[block]} tables"
-
-    def _num_kept(self, num_growing: int) -> int:
-        return min(self._config.growth_blocks * num_growing, self._max_kept)
 
     def _name_blocks(self, sequence: Sequence, num: int) -> list[bytes]:
         """The names of at least its first `num` blocks; each is made once in its life."""

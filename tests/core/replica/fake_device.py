@@ -5,9 +5,10 @@ wrong token. `alone` is the plain model: what a sequence must get whatever else 
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence as Items
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
 
-from batcher.config import ReplicaConfig
+from batcher.config import ReplicaConfig, ReplicaPolicy
 from batcher.core.effects import Emit, ReplicaEffects
 from batcher.core.replica.scheduler import Scheduler
 from batcher.core.replica.sequence import Sequence
@@ -107,7 +108,11 @@ class Shell:
             if self.keeps_steps:
                 self.steps.append(step)
         elif not self.num_inflight:
-            assert not self.scheduler.statistics().num_running, "something runs and cannot go on"
+            statistics = self.scheduler.statistics()
+            assert not statistics.num_running, "something runs and cannot go on"
+            assert self.config.policy is ReplicaPolicy.STATIC or not statistics.num_live, (
+                "something waits before an idle device"
+            )
         return step
 
     def update(self, *, now: float = 0.0) -> ReplicaEffects:
