@@ -203,7 +203,7 @@ class Replica:
         """Whoever waits now came after the loss, and would wait for as long as a model takes to load."""
         if self._state is not ReplicaState.ENDED:
             self._state = ReplicaState.RESTARTING
-            self._end_all(Outcome.REJECTED_CAPACITY, _not_loaded())
+            self._end_all(Outcome.REJECTED_CAPACITY, _not_ready())
 
     def engine_unsound(self) -> None:
         self.drain()
@@ -228,7 +228,7 @@ class Replica:
         if self._state is ReplicaState.ENDED:
             return Failed(Outcome.FAILED, ServerFault("internal error"), NO_USAGE)
         if not self.is_ready:
-            return Failed(Outcome.REJECTED_CAPACITY, _not_loaded(), NO_USAGE)
+            return Failed(Outcome.REJECTED_CAPACITY, _not_ready(), NO_USAGE)
         # With what waits in the scheduler as of a step ago: an engine that stands still lets nothing pile up here.
         statistics, thread = self._thread.statistics, self._thread
         num_waiting = statistics.num_waiting + self._num_sent - thread.num_taken
@@ -268,5 +268,5 @@ class Replica:
         self._watch_timer = self._loop.call_later(interval_s, self._watch)
 
 
-def _not_loaded() -> Overloaded:
-    return Overloaded("the model is not loaded", retry_after_s=NO_WORKER_RETRY_AFTER_S)
+def _not_ready() -> Overloaded:
+    return Overloaded("the model is not ready", retry_after_s=NO_WORKER_RETRY_AFTER_S)

@@ -152,7 +152,7 @@ async def test_a_step_that_hangs_is_an_error_and_not_a_silence() -> None:
     """A thread cannot be killed: its callers are answered without it, and if it comes back it serves again."""
     model = ScriptedModel()
     config = ReplicaConfig(num_blocks=256, max_num_seqs=4, max_model_len=1024)
-    async with running(model, config, stall_s=0.2) as replica:
+    async with running(model, config, stall_s=0.5) as replica:
         model.gate = threading.Event()
         told = ask_many(replica, 10)
         await until(lambda: bool(model.steps))
