@@ -62,10 +62,9 @@ def _rename(spec: dict[str, Any]) -> tuple[dict[str, str], dict[str, int]]:
     for token in specials:
         token["content"] = names[token["content"]]
     model = spec["model"]
-    if isinstance(model["vocab"], dict):
-        model["vocab"] = {names.get(token, token): token_id for token, token_id in model["vocab"].items()}
-    else:
-        model["vocab"] = [[names.get(token, token), score] for token, score in model["vocab"]]
+    if model["type"] != "BPE":
+        raise ConfigError(f"model {model['type']!r} in tokenizer.json is not supported; only BPE is")
+    model["vocab"] = {names.get(token, token): token_id for token, token_id in model["vocab"].items()}
     if model.get("unk_token") is not None:
         model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
     spec |= {"post_processor": None, "truncation": None, "padding": None}

@@ -58,7 +58,8 @@ class ModelTokenizer:
         self._check_template()
 
     def encode(self, text: str) -> list[int]:
-        """Raises InvalidRequest for text that has no UTF-8 form."""
+        """Raises InvalidRequest for text that has no UTF-8 form. Bytes that a vocabulary lacks (SmolLM2's has no token for six
+        control characters) leave no trace, so there may be no ids at all."""
         _check_text(text)
         return self._encode(text)
 
