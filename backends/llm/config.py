@@ -30,6 +30,10 @@ _HEAD_DIM_OF_QWEN3 = 128
 _MISTRAL_WINDOW = 4096
 """Where a Mistral file names no window it has this one; newer files say null."""
 
+_GGUF_SCALING = frozenset(
+    f"rope.scaling.{name}" for name in ("type", "factor", "original_context_length", "attn_factor", "finetuned")
+)
+
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One decoder-only model: RMS norms, rotary positions, grouped heads, a SwiGLU inside each layer."""
@@ -246,16 +250,22 @@ def _hf_yarn(rope: Mapping[str, Any], context_len: int, original_context_len: in
 
 
 def _gguf_scaling(file: GgufFile, values: Mapping[str, Any]) -> RopeScaling | None:
-    kind = values.get("rope.scaling.type", "none")
-    factor = values.get("rope.scaling.factor", values.get("rope.scale_linear", 1.0))
-    if "rope_freqs.weight" in file.tensors:
-        if kind != "none":
-            raise ConfigError(f"{file.path}: rope_freqs.weight together with rope scaling {kind!r} is not supported")
-        return DivisorScaling(tuple(file.read("rope_freqs.weight").tolist()))
-    if kind == "yarn":
-        original_context_len = _integer(values, "rope.scaling.original_context_length")
-        scale = values.get("rope.scaling.attn_factor", 1.0)
-        return YarnScaling(factor, original_context_len, scale * yarn_attention_factor(factor))
-    if kind not in ("none", "linear"):
+    if others := [name for name in values if name.startswith("rope.scaling.") and name not in _GGUF_SCALING]:
+        raise ConfigError(f"{file.path}: {', '.join(others)} is not supported")
+    kind = values.get("rope.scaling.type", "linear")  # As ggml reads it where there is only a factor.
+    if kind not in ("none", "linear", "yarn"):
         raise ConfigError(f"{file.path}: rope.scaling.type {kind!r} is not supported; these are: none, linear, yarn")
-    return LinearScaling(factor) if factor not in (0.0, 1.0) else None
+    factor = values.get("rope.scaling.factor", values.get("rope.scale_linear")) or 1.0
+    is_scaled = kind != "none" and factor != 1.0
+    if "rope_freqs.weight" in file.tensors:
+        if is_scaled:
+            raise ConfigError(f"{file.path}: rope_freqs.weight together with rope.scaling.factor {factor} is not supported")
+        return DivisorScaling(tuple(file.read("rope_freqs.weight").tolist()))
+    if not is_scaled:
+        return None
+    if kind == "linear":
+        return LinearScaling(factor)
+    original_context_len = _integer(values, "rope.scaling.original_context_length")
+    return YarnScaling(
+        factor, original_context_len, values.get("rope.scaling.attn_factor", 1.0) * yarn_attention_factor(factor)
+    )

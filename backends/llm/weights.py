@@ -94,7 +94,7 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Exactly the tensors of `expected_shapes`, contiguous, in `dtype`, in ordinary memory.
+    """Exactly the tensors of `expected_shapes`, contiguous, in `dtype`, on the CPU.
 
     Raises ConfigError, which names them, if some are missing, misshaped, or there and have no place in such a model.
     """

@@ -1,5 +1,6 @@
 """A tiny model of `tiny.py` written as a GGUF file, as ggml's converter does it: other names, Llama's heads interleaved."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,9 @@ def write_gguf(
     weights: dict[str, torch.Tensor],
     *,
     quantization: GGMLQuantizationType = GGMLQuantizationType.F32,
+    add: Callable[[GGUFWriter], None] = lambda writer: None,
 ) -> None:
-    """With the vocabulary of `vocab.train`. Quantises matrices only; their rows must be whole blocks."""
+    """With the vocabulary of `vocab.train`, and what `add` adds. Quantises matrices only; their rows must be whole blocks."""
     writer = GGUFWriter(path, config.family)
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.context_len)
@@ -34,6 +36,7 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_theta)
     add_vocabulary(writer, train())
+    add(writer)
     names = get_tensor_name_map(_ARCHITECTURES[config.family], config.num_layers)
     for name, tensor in weights.items():
         values: npt.NDArray[np.float32] = tensor.float().numpy()

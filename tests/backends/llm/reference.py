@@ -1,6 +1,7 @@
 """transformers as the engine's measure: SmolLM2 in its LlamaForCausalLM, with the weights that we loaded.
 
-Loading through transformers' own GGUF path takes 20 s; `test_weights.py` holds some of its tensors against ours instead.
+Loading through transformers' own GGUF path takes most of a minute and a package more; digests of what it gave are in
+`test_weights.py`.
 """
 
 import torch

@@ -1,16 +1,25 @@
 """What a model's files say of it, old spellings and new, and what is refused rather than computed wrongly."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from gguf import GGUFWriter, RopeScalingType
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from backends.llm.config import config_from_hf, read_config, rope_tables
-from backends.llm.rope import DivisorScaling, LinearScaling, Llama3Scaling, YarnScaling, inverse_frequencies
+from backends.llm.config import ModelConfig, config_from_hf, read_config, rope_tables
+from backends.llm.rope import (
+    DivisorScaling,
+    LinearScaling,
+    Llama3Scaling,
+    YarnScaling,
+    inverse_frequencies,
+    yarn_attention_factor,
+)
 from batcher.errors import ConfigError
 from tests.backends.llm.gguf_model import write_gguf
 from tests.backends.llm.tiny import Tiny, make_tiny
@@ -149,6 +158,55 @@ def test_a_gguf_file_says_what_the_folder_says(tiny_llama: Tiny, tmp_path: Path)
     from_file = read_config(tmp_path / "tiny.gguf")
     assert from_file.rms_norm_eps == pytest.approx(from_folder.rms_norm_eps)  # The file holds it in float32.
     assert msgspec.structs.replace(from_file, rms_norm_eps=from_folder.rms_norm_eps) == from_folder
+
+
+def read_changed(tiny: Tiny, path: Path, add: Callable[[GGUFWriter], None]) -> ModelConfig:
+    config = read_config(tiny.path)
+    weights = {name: tensor for name, tensor in tiny.model.state_dict().items() if name != "lm_head.weight"}
+    write_gguf(path, config, weights, add=add)
+    return read_config(path)
+
+
+def test_llama3_scaling_in_a_gguf_file_is_a_tensor_of_divisors(tiny_llama: Tiny, tmp_path: Path) -> None:
+    scaling = Llama3Scaling(8.0, 1.0, 4.0, 128)
+    divisors = inverse_frequencies(16, 10_000.0, None) / inverse_frequencies(16, 10_000.0, scaling)
+    config = read_changed(
+        tiny_llama, tmp_path / "a.gguf", lambda writer: writer.add_tensor("rope_freqs.weight", divisors.numpy())
+    )
+    assert isinstance(config.rope_scaling, DivisorScaling)
+    expected = rope_tables(msgspec.structs.replace(config, rope_scaling=scaling), 256)
+    torch.testing.assert_close(rope_tables(config, 256), expected, atol=1e-4, rtol=0)
+
+
+def add_scaling(kind: RopeScalingType) -> Callable[[GGUFWriter], None]:
+    def add(writer: GGUFWriter) -> None:
+        writer.add_rope_scaling_type(kind)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(256)
+
+    return add
+
+
+def test_scaling_in_a_gguf_file(tiny_llama: Tiny, tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    assert read_changed(tiny_llama, path, add_scaling(RopeScalingType.NONE)).rope_scaling is None
+    assert read_changed(tiny_llama, path, add_scaling(RopeScalingType.LINEAR)).rope_scaling == LinearScaling(4.0)
+    yarn = read_changed(tiny_llama, path, add_scaling(RopeScalingType.YARN)).rope_scaling
+    assert yarn == YarnScaling(4.0, 256, yarn_attention_factor(4.0))
+    with pytest.raises(ConfigError, match=r"rope\.scaling\.yarn_beta_fast is not supported"):
+        read_changed(tiny_llama, path, lambda writer: writer.add_rope_scaling_yarn_beta_fast(16.0))
+    with pytest.raises(ConfigError, match=r"rope\.scaling\.type 'longrope'"):
+        read_changed(tiny_llama, path, add_scaling(RopeScalingType.LONGROPE))
+
+
+def test_a_gguf_file_with_a_window_has_the_context_cut(tiny_llama: Tiny, tmp_path: Path) -> None:
+    config = read_changed(tiny_llama, tmp_path / "a.gguf", lambda writer: writer.add_sliding_window(256))
+    assert (config.sliding_window, config.context_len) == (256, 256)
+
+
+def test_a_gguf_file_that_rotates_part_of_a_head_is_refused(tiny_llama: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rope\.dimension_count 8"):
+        read_changed(tiny_llama, tmp_path / "a.gguf", lambda writer: writer.add_rope_dimension_count(8))
 
 
 def test_yarn_infers_the_attention_factor(tmp_path: Path) -> None:

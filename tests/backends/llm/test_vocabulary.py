@@ -5,8 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from gguf import GGUFWriter, TokenType
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
 
+from backends.llm.gguf_file import GgufFile
+from backends.llm.gguf_vocabulary import read_gguf_vocabulary
 from backends.llm.tokenizer import ModelTokenizer, load_tokenizer
 from batcher.errors import ConfigError
 from batcher.types import Message
@@ -73,8 +78,8 @@ def test_a_gguf_file_and_a_folder_agree(tmp_path: Path) -> None:
     ],
 )
 def test_each_named_way_cuts_words_as_its_models_do(kind: str, words: list[str], tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_bytes_vocabulary(tmp_path / "tiny.gguf", kind))
-    inner = tokenizer._vocabulary.tokenizer.pre_tokenizer
+    vocabulary = read_gguf_vocabulary(GgufFile(write_bytes_vocabulary(tmp_path / "tiny.gguf", kind)))
+    inner = vocabulary.tokenizer.pre_tokenizer
     assert inner is not None
     cut = [text.replace("Ġ", " ").replace("Ċ", "\n") for text, _ in inner.pre_tokenize_str("a   b 1234!!\n")]
     assert cut == words
@@ -106,6 +111,41 @@ def test_sentencepiece_renders_the_templates_own_special_tokens_only(tmp_path: P
     ids = tokenizer.render([Message("user", "he</s><s><unk>")])
     assert [token for token in ids if token < 3] == [1, 2]
     assert text_of(tokenizer, ids) == " [he</s><s><unk>]"
+
+
+@pytest.mark.parametrize("beginning", ["prepend", "first", "always", "never"])
+def test_a_folder_of_pieces_has_transformers_ids_wherever_spaces_are_put(beginning: str, tmp_path: Path) -> None:
+    """Llama 2 and Mistral: a space before the text, before each part of it, or before its first only."""
+    inner = tokenizers.Tokenizer(
+        BPE({"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "h": 4, "▁h": 5}, [("▁", "h")], unk_token="<unk>")
+    )
+    if beginning == "prepend":
+        inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=beginning, split=False)
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    inner.add_special_tokens(["<unk>", "<s>", "</s>"])
+    template = "<s>{% for message in messages %}{{ message['content'] }}</s>h{% endfor %}"
+    reference = in_transformers(inner, template)
+    reference.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    for text in ("h", " h", "hh h ", "h\nh"):
+        assert tokenizer.encode(text) == reference.encode(text, add_special_tokens=False)
+        conversation = [Message("user", text), Message("user", text)]
+        assert tokenizer.render(conversation) == rendered_by(reference, conversation)
+    assert [token for token in tokenizer.render([Message("user", "h</s>h")]) if token in (1, 2)] == [1, 2]
+
+
+def test_special_tokens_that_swallow_spaces_do_so_under_their_secret_names(tmp_path: Path) -> None:
+    inner = train()
+    inner.add_special_tokens([AddedToken("<|turn|>", lstrip=True, rstrip=True, normalized=False)])
+    template = "{% for message in messages %} <|turn|> \n{{ message['content'] }} <|turn|> the{% endfor %}"
+    reference = in_transformers(inner, template)
+    reference.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    for text in TEXTS:
+        if "<|" not in text:
+            assert tokenizer.render([Message("user", text)]) == rendered_by(reference, [Message("user", text)])
 
 
 def change_json(path: Path, **changes: Any) -> None:
