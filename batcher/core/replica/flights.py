@@ -21,6 +21,7 @@ class Flight(msgspec.Struct, frozen=True):
 
     step: Step
     sequences: list[Sequence]
+    num_sampled: int
 
     def parts(self) -> Iterator[tuple[ScheduledSequence, Sequence]]:
         return zip(self.step.sequences, self.sequences, strict=True)

@@ -139,8 +139,8 @@ class Scheduler:
         Raises ValueError, and changes nothing, if another step is the oldest or the number of tokens is not the step's.
         """
         flight = self._flights.oldest(step)
-        if len(tokens) != step.num_sampled:
-            raise ValueError(f"step {step.step_id} samples {step.num_sampled} tokens, not {len(tokens)}")
+        if len(tokens) != flight.num_sampled:
+            raise ValueError(f"step {step.step_id} samples {flight.num_sampled} tokens, not {len(tokens)}")
         self._flights.land()
         effects = self._take_outbox()
         sampled = iter(tokens)

@@ -16,12 +16,14 @@ def build_step(step_id: int, running: Running, chunks: list[tuple[Sequence, int]
     entries: list[ScheduledSequence] = []
     sequences: list[Sequence] = []
     _add_decodes(running, entries, sequences)
-    num_tokens = len(entries)
+    num_tokens = num_sampled = len(entries)
     for sequence, num in chunks:
-        entries.append(_chunk(running, sequence, num))
+        part = _chunk(running, sequence, num)
+        entries.append(part)
         sequences.append(sequence)
         num_tokens += num
-    return Flight(Step(step_id, tuple(entries), num_tokens), sequences) if entries else None
+        num_sampled += part.is_sampled
+    return Flight(Step(step_id, tuple(entries), num_tokens), sequences, num_sampled) if entries else None
 
 
 def _add_decodes(running: Running, entries: list[ScheduledSequence], sequences: list[Sequence]) -> None:

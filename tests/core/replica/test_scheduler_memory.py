@@ -38,6 +38,19 @@ def test_of_a_prompt_that_is_all_cached_the_last_block_is_computed(num: int) -> 
     shell.check_all_ended()
 
 
+def test_a_long_prefix_is_found_whole() -> None:
+    """It is named and looked up in strides of 64 blocks."""
+    shell = a_shell(num_blocks=512, max_model_len=8192, prefill_chunk=1024)
+    prompt = [n % 50 for n in range(150 * 16 + 3)]
+    for sequence_id in (1, 2):
+        shell.submit(a_sequence(sequence_id, prompt, 2))
+        shell.run()
+    shell.submit(a_sequence(3, [*prompt[: 70 * 16 + 5], 49, 49], 2))
+    shell.run()
+    assert [sequence.num_cached_tokens for sequence in shell.sequences.values()] == [0, 150 * 16, 70 * 16]
+    shell.check_all_ended()
+
+
 def test_what_was_said_is_cached_as_what_was_asked() -> None:
     """The next turn of a conversation finds the answer's blocks, too."""
     shell = a_shell()
