@@ -17,8 +17,8 @@ _INLINE_BYTES = 2_048
 """About a millisecond of tokenizing: less than handing it to a thread and back may take on a busy machine."""
 
 _NUM_THREADS = 2
-_MAX_PENDING = 64
-"""Prompts that threads work at or that wait for one: about a second's work of long ones, and a bound on their memory."""
+_MAX_PENDING_BYTES = 4 * 2**20
+"""Of the prompts that threads work at or that wait for one: two seconds' work (a thread does about a megabyte a second)."""
 
 
 class Prompter:
@@ -30,8 +30,8 @@ class Prompter:
         # No text of more bytes has a token for each: what is longer needs no tokenizing to be refused.
         self._max_token_bytes = max(1, max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)))
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenizer")
-        self.num_pending = 0
-        """Conversations that threads work at or that wait for one, and that nobody has called off."""
+        self.num_pending_bytes = 0
+        """Of the conversations that threads work at or that wait for one, and that nobody has called off."""
 
     async def encode(self, conversation: Conversation) -> list[int]:
         """The prompt's ids. Raises InvalidRequest if prompt and max_tokens do not fit the context, Overloaded at once if more
@@ -41,19 +41,19 @@ class Prompter:
         if num_bytes <= _INLINE_BYTES:
             prompt = self._tokenizer.render(conversation.messages)
         else:
-            prompt = await self._encode_on_thread(conversation)
+            prompt = await self._encode_on_thread(conversation, num_bytes)
         self._check_length(len(prompt), conversation.max_tokens, is_exact=True)
         return prompt
 
-    async def _encode_on_thread(self, conversation: Conversation) -> list[int]:
-        if self.num_pending >= _MAX_PENDING:
+    async def _encode_on_thread(self, conversation: Conversation, num_bytes: int) -> list[int]:
+        if self.num_pending_bytes and self.num_pending_bytes + num_bytes > _MAX_PENDING_BYTES:
             raise Overloaded("too many long prompts at once", retry_after_s=1)
-        self.num_pending += 1
+        self.num_pending_bytes += num_bytes
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._tokenizer.render, conversation.messages)
         finally:
-            self.num_pending -= 1
+            self.num_pending_bytes -= num_bytes
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int, *, is_exact: bool) -> None:
         if num_prompt_tokens + max_tokens > self._context_len:

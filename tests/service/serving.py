@@ -110,8 +110,8 @@ class Generating(Served):
     def count(self, outcome: Outcome, tier: str = "paid") -> int:
         return self.service.replica.outcomes[tier][outcome]
 
-    async def until_ready(self) -> None:
-        await until(lambda: self.service.is_ready)
+    async def until_ready(self, patience_s: float = PATIENCE_S) -> None:
+        await until(lambda: self.service.is_ready, patience_s)
 
     async def check_idle(self) -> None:
         """The common check: nothing live, and every KV block free or cached."""
@@ -178,8 +178,8 @@ async def _shut_down(server: Server) -> None:
             await server.lifespan.shutdown()
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """For what no event announces."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(patience_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -74,7 +74,7 @@ async def test_the_service_goes_on_while_a_long_prompt_is_tokenized(monkeypatch:
 
 
 async def test_more_long_prompts_than_can_be_tokenized_soon_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batcher.service.prompts._MAX_PENDING", 4)
+    monkeypatch.setattr("batcher.service.prompts._MAX_PENDING_BYTES", 20_000)
     held = HeldTokenizer()
     async with generating(simulated()) as server:
         monkeypatch.setattr(server.service.prompter, "_tokenizer", held)
@@ -96,10 +96,10 @@ async def test_who_leaves_while_its_prompt_waits_takes_it_along(monkeypatch: pyt
         clients = [connected(server.port) for _ in range(6)]
         for number, client in enumerate(clients):
             (await client.__aenter__()).write(ask("x" * 5_000))
-            await until(lambda number=number: server.service.prompter.num_pending == number + 1)  # type: ignore[misc]
+            await until(lambda number=number: server.service.prompter.num_pending_bytes == 5_000 * (number + 1))  # type: ignore[misc]
         for client in clients:
             await client.__aexit__(None, None, None)
-        await until(lambda: server.service.prompter.num_pending == 0)
+        await until(lambda: server.service.prompter.num_pending_bytes == 0)
         held.may_go.set()
         assert_answer(await server.ask(ask("y" * 5_000, max_tokens=1)))
         assert held.num_rendered == 3  # Two that threads had begun, and the last.
@@ -114,5 +114,5 @@ async def test_a_place_is_given_back_whatever_happens() -> None:
     for content in ("short", "x" * 5_000):
         with pytest.raises(InvalidRequest, match="order of roles"):
             await prompter.encode(conversation(content))
-    assert prompter.num_pending == 0
+    assert prompter.num_pending_bytes == 0
     prompter.close()
