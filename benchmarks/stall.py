@@ -53,7 +53,7 @@ def main(
     rounds: Rounds = 3,
     seed: Seed = 1,
 ) -> None:
-    """The largest gap of running streams while a long prompt is computed, over their median gap before; one line a chunk size."""
+    """The largest gap of running streams while a long prompt is computed, over their median gap before; by size of chunk."""
     try:
         chunks = [int(part) for part in prefill_chunk.split(",")]
     except ValueError as error:
