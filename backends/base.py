@@ -161,9 +161,10 @@ class Model(Protocol):
 
     `info` and `tokenizer` are ready at once (they read no weights); `make_backend` is called once for each replica."""
 
-    info: ModelInfo
-    tokenizer: Tokenizer
-
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
     def make_backend(self) -> StepBackend: ...
 
 
