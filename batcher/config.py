@@ -236,13 +236,13 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """0 lets the system choose; the log line `listening` tells which."""
     max_body_bytes: int = 1_000_000
     body_timeout_s: float = 10.0
-    """What a request may take to arrive whole from its first byte on, and what a client may leave its replies untaken."""
+    """What a request may take to arrive whole from its first byte on, and what a client may leave a reply or stream untaken."""
     keep_alive_s: float = 75.0
     """How long an idle connection is kept."""
     max_connections: int = 20_000
     """Bounds file descriptors and memory; beyond it a connection is refused with a plain 529."""
     request_timeout_s: float = 10.0
-    """A request without an answer after this time ends as 504, wherever it is."""
+    """A request without an answer after this time ends as 504, wherever it is; in continuous mode one that has not started."""
     ping_interval_s: float = 5.0
     """A stream that was silent for so long says that it lives: proxies cut what is silent for a minute."""
     drain_deadline_s: float = 30.0
