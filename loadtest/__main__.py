@@ -1,4 +1,4 @@
-"""The command line: `loadtest run | sweep | report | scenario`.
+"""The command line: `loadtest run | sweep | compare | report | scenario`.
 
 Exit codes: 0 all is well, 1 a bar was missed, 2 it could not be run, 3 the measurement is INVALID.
 """
@@ -10,8 +10,11 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from batcher.errors import BatcherError
+from loadtest.compare import Contender, compare, parse_contender, sigterm_as_interrupt
+from loadtest.compare_output import print_comparison, write_comparison
 from loadtest.console import print_knee, print_report, print_step
 from loadtest.files import load_run, save_run
 from loadtest.options import Out, Spelled, spelled
@@ -19,7 +22,7 @@ from loadtest.plan import Plan
 from loadtest.progress import choose_progress
 from loadtest.render import render
 from loadtest.report import Report, make_report
-from loadtest.runner import run
+from loadtest.runner import Recording, run
 from loadtest.scenarios.catalogue import SCENARIOS, run_scenario
 from loadtest.spelling import make_plan
 from loadtest.sweep import Search, Slo, sweep
@@ -65,6 +68,43 @@ def sweep_command(
     )
     print_knee(console, knee)
     raise typer.Exit(0 if knee.rate is not None else 1)
+
+
+@app.command("compare")
+@spelled("url")
+def compare_command(
+    what: Spelled,
+    server: Annotated[
+        list[str], typer.Option(help="NAME=COMMAND that starts it, such as 'paged=batcher serve ...', or NAME=URL. Repeatable.")
+    ],
+    rounds: Annotated[int, typer.Option(help="Measure each so often, taking turns.")] = 1,
+    warmup: Annotated[int, typer.Option(help="Requests before each run that are not measured.")] = 4,
+    start_timeout: Annotated[float, typer.Option(help="Seconds until a server that is not ready has failed.")] = 180.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the comparison, and a folder in it for each run.")] = None,
+) -> None:
+    """Offer the same traffic to several servers in turn, each started for it and stopped after it."""
+    console = Console()
+
+    def tell(contender: Contender, number: int, recording: Recording, report: Report) -> None:
+        console.print(f"[bold]{escape(contender.name)}[/bold], round {number}: {report.outcomes['ok']:,} ok", highlight=False)
+        if out is not None:
+            folder = out / f"{''.join(letter if letter.isalnum() else '-' for letter in contender.name)}-{number}"
+            save_run(folder, report, recording.samples)
+            render(folder, report, recording.samples)
+
+    with sigterm_as_interrupt():
+        comparison = compare(
+            [parse_contender(text) for text in server],
+            lambda url: make_plan(msgspec.structs.replace(what, url=url)),
+            num_rounds=rounds,
+            num_warmup=warmup,
+            start_timeout_s=start_timeout,
+            on_run=tell,
+        )
+    print_comparison(console, comparison)
+    if out is not None:
+        _say_where(console, *write_comparison(out, comparison))
+    raise typer.Exit(INVALID_EXIT if comparison.reasons else 0)
 
 
 @app.command("report")

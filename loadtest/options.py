@@ -97,7 +97,8 @@ Out = Annotated[Path | None, typer.Option(help="Folder for report.json, the raw 
 def spelled(*left_out: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a command of a function whose first parameter is the `Spelled`: its other parameters are options, too.
 
-    Fields in `left_out` are no options of this command, and those in `defaults` have another default here.
+    Fields in `left_out` are no options of this command, and those in `defaults` have another default here; a URL that is
+    left out is empty.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -117,7 +118,8 @@ def spelled(*left_out: str, **defaults: Any) -> Callable[[Callable[..., None]], 
 
         @functools.wraps(function)
         def command(**values: Any) -> None:
-            function(Spelled(**{name: values.pop(name) for name in names}), **values)
+            said = {"url": ""} | {name: values.pop(name) for name in names}
+            function(Spelled(**said), **values)
 
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return command

@@ -15,7 +15,7 @@ from loadtest.stats import Quantiles
 
 PAGE_FILE = "report.html"
 
-_CSS = """
+CSS = """
 :root { --ink: #1d2733; --muted: #6b7785; --line: #e3e8ec; --paper: #fff; --back: #f5f7f9; }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink); line-height: 1.45;
@@ -62,7 +62,7 @@ def render_page(report: Report, pictures: Iterable[bytes]) -> str:
     )
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)} · load test</title><style>{_CSS}</style></head><body><main>
+<title>{html.escape(title)} · load test</title><style>{CSS}</style></head><body><main>
 <span class="verdict {report.verdict}">{report.verdict}</span>
 <h1>{html.escape(title)}</h1>
 <p class="muted">{html.escape(report.url)} · {html.escape(_name_arrivals(report))} · seed {report.seed}</p>
@@ -128,14 +128,14 @@ def _render_tokens(report: Report) -> str:
     return f"""<h2>Times of tokens, in milliseconds</h2>
 <p class="muted">TTFT: from the intended send to the first text. TPOT: one mean per answer, after its first text. Gaps: between
 two events with text, whatever each carries; the TTFT is not among them.</p>
-{_table(header, rows)}<p class="muted">{html.escape(words)}</p>"""
+{render_table(header, rows)}<p class="muted">{html.escape(words)}</p>"""
 
 
 def _render_latencies(report: Report) -> str:
     rows = [("all", report.latency_s), *((tier, measures.latency_s) for tier, measures in report.tiers.items())]
     rows += [("all, from the real send", report.service_latency_s), ("refusals", report.rejection_latency_s)]
     header = ["", "samples", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
-    return _table(header, [_latency_row(name, measured) for name, measured in rows])
+    return render_table(header, [_latency_row(name, measured) for name, measured in rows])
 
 
 def _latency_row(name: str, measured: Quantiles) -> list[str]:
@@ -150,7 +150,7 @@ def _render_outcomes(report: Report) -> str:
     rows.append(["answered per second", *(f"{measures.throughput_rate:,.1f}" for _, measures in columns)])
     rows.append(["good per second", *(f"{measures.goodput_rate:,.1f}" for _, measures in columns)])
     statuses = " · ".join(f"{status}: {num:,}" for status, num in report.statuses.items()) or "none"
-    return _table(["", *(name for name, _ in columns)], rows) + f'<p class="muted">HTTP statuses: {statuses}</p>'
+    return render_table(["", *(name for name, _ in columns)], rows) + f'<p class="muted">HTTP statuses: {statuses}</p>'
 
 
 def _render_keys(report: Report) -> str:
@@ -166,7 +166,7 @@ def _render_keys(report: Report) -> str:
     ]
     more = report.num_keys - len(report.keys)
     note = f'<p class="muted">and {more:,} more that sent less</p>' if more else ""
-    return _table(["key", "sent", "ok", "refused", "p50 ms", "p95 ms", "p99 ms"], rows) + note
+    return render_table(["key", "sent", "ok", "refused", "p50 ms", "p95 ms", "p99 ms"], rows) + note
 
 
 def _render_generator(report: Report) -> str:
@@ -183,10 +183,10 @@ def _render_generator(report: Report) -> str:
     if report.poison is not None:
         poison = report.poison
         rows.append(["poison inputs sent, failed, answered", f"{poison.sent:,}, {poison.failed:,}, {poison.answered:,}"])
-    return _table(None, rows)
+    return render_table(None, rows)
 
 
-def _table(header: list[str] | None, rows: Iterable[list[str]]) -> str:
+def render_table(header: list[str] | None, rows: Iterable[list[str]]) -> str:
     lines = [] if header is None else ["<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>"]
     lines += ["<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows]
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'

@@ -44,20 +44,32 @@ class Server(msgspec.Struct, frozen=True):
             return str(answer.read().decode())
 
 
-@contextlib.contextmanager
-def serving(arguments: Sequence[str], *, module: str = "batcher", ready_path: str = "/ready") -> Iterator[Server]:
-    """Run `python -m MODULE ARGUMENTS` until the block is left; it is ready when the block is entered.
+def serving(
+    arguments: Sequence[str], *, module: str = "batcher", ready_path: str = "/ready"
+) -> contextlib.AbstractContextManager[Server]:
+    """`running`, of `python -m MODULE ARGUMENTS`."""
+    return running([sys.executable, "-m", module, *arguments], ready_path=ready_path)
 
-    It is stopped by SIGTERM; whatever of its tree is left then is killed. Raises `ServerFailed` with the end of its log.
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], *, ready_path: str = "/ready", start_timeout_s: float = START_TIMEOUT_S
+) -> Iterator[Server]:
+    """Run a command that is a server until the block is left; it is ready when the block is entered.
+
+    It is stopped by SIGTERM; whatever of its tree is left then is killed. Raises `ServerFailed`, with the end of its log,
+    when it cannot be started, ends, or is not ready in time.
     """
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
         log = Path(folder) / "server.log"
         with log.open("wb") as stderr:
             # Its own session, so that Ctrl-C reaches the load test alone, which then stops the server in order.
-            command = [sys.executable, "-m", module, *arguments]
-            process = subprocess.Popen(command, stdout=stderr, stderr=stderr, start_new_session=True)
+            try:
+                process = subprocess.Popen(command, stdout=stderr, stderr=stderr, start_new_session=True)
+            except OSError as error:
+                raise ServerFailed(f"cannot start {command[0]}: {error}") from error
         try:
-            deadline_at = time.monotonic() + START_TIMEOUT_S
+            deadline_at = time.monotonic() + start_timeout_s
             server = Server(_wait_for_url(process, log, deadline_at), process.pid)
             _wait_until_ready(server, process, log, ready_path, deadline_at)
             yield server
@@ -108,7 +120,10 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     try:
         process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
+        pass
+    finally:
+        # Also when somebody who cannot wait sends a second Ctrl-C: nothing is left running.
         process.kill()
         process.wait()
-    # A process that was stopped cannot end by itself, and one whose parent died has nobody to end it.
-    kill_survivors(below)
+        # A process that was stopped cannot end by itself, and one whose parent died has nobody to end it.
+        kill_survivors(below)

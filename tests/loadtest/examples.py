@@ -1,8 +1,11 @@
 """Plans and recordings that tests begin with."""
 
+from array import array
 from typing import Any
 
-from batcher.sim.workload import Constant, Mix, Sender
+from batcher.sim.lengths import Fixed
+from batcher.sim.workload import Constant, Mix, Sender, Trace
+from loadtest.messages import Messages, messages_target
 from loadtest.plan import Plan, draw_schedule
 from loadtest.runner import Recording
 from loadtest.samples import Ending, Samples
@@ -21,6 +24,29 @@ def make_plan(url: str = "http://127.0.0.1:1", *, rate: float = 200.0, duration_
         "timeout_s": 5.0,
     }
     return Plan(**(settings | changes))
+
+
+def arrive_ten() -> Trace:
+    """Ten arrivals within a tenth of a second, however long the run may last."""
+    return Trace(array("d", (number / 100.0 for number in range(10))))
+
+
+def make_messages_plan(url: str = "http://127.0.0.1:1", *, messages: dict[str, Any] | None = None, **changes: Any) -> Plan:
+    """Twenty requests (or conversations) of generated text."""
+    asked: dict[str, Any] = {"prompt_tokens": Fixed(16), "output_tokens": Fixed(4)} | (messages or {})
+    settings: dict[str, Any] = {
+        "target": messages_target(url),
+        "messages": Messages(**asked),
+        "rate": 100.0,
+        "duration_s": 0.2,
+        "slo_s": None,
+    }
+    return make_plan(**(settings | changes))
+
+
+def make_closed_plan(url: str, *, concurrency: int, num_requests: int | None, **changes: Any) -> Plan:
+    closed: dict[str, Any] = {"arrivals": None, "concurrency": concurrency, "num_requests": num_requests, "duration_s": 60.0}
+    return make_messages_plan(url, **(closed | changes))
 
 
 def make_recording(plan: Plan, **changes: Any) -> Recording:
