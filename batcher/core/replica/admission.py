@@ -7,7 +7,8 @@ higher ones flood the replica: it holds blocks, and it is past the point where i
 Starting is a question of slots and of blocks. When either is missing, sequences of lower tiers give way to a higher one, the
 newest first, and only if that is enough (CASES B55, B58). What still does not fit is passed by smaller ones behind it, up to
 `max_overtakes` of them; then its tier and those below wait until it fits (CASES B60). What was preempted is not passed at
-all: memory is short then, and starting others makes it shorter.
+all: memory is short then, and starting others makes it shorter. And what was preempted for higher tiers goes before them once
+it has waited too long: then nobody else starts until it has (CASES B59).
 """
 
 from collections.abc import Iterable
@@ -70,6 +71,8 @@ class Admission:
         budget = self._budget
         self._passed.clear()
         self._is_blocked = False
+        if num_open and (starving := self._queue.starving(now=now)) is not None:
+            num_open -= self._restart(starving, now=now)
         for index, tier in enumerate(self._queue.tiers):
             is_kept = self._is_cut and any(self._running.prefilling[index + 1 :])
             num_kept = max(1, self._budget // STARTED_SHARE) if is_kept else 0
@@ -113,9 +116,8 @@ class Admission:
             num_to_compute = len(sequence.tokens) - len(need.hits) * BLOCK_SIZE
             if num_to_compute > budget and not self._is_cut and not self._policy.starts_whole_batch:
                 break
-            has_slot = self._running.has_slot_for(index)
-            if not (has_slot and self._memory.num_short(need) + self._num_kept() <= 0) and not self._make_room(sequence, need):
-                if not has_slot:
+            if not self._fits(sequence, need) and not self._make_room(sequence, need, now=now):
+                if not self._running.has_slot_for(index) and not self._running.victims_below(index):
                     break
                 self._pass(sequence)
                 continue
@@ -125,6 +127,21 @@ class Admission:
             fresh.append(sequence)
             budget -= num_to_compute
         return fresh
+
+    def _restart(self, sequence: Sequence, *, now: float) -> bool:
+        """Starts one that has starved and lets it run to its end, or keeps all others waiting until there is room for it."""
+        if not self._running.has_share_for(sequence.tier_index):
+            return False  # It is its own kind that runs, and that ends.
+        need = self._memory.need(sequence, to_the_end=True)
+        if sequence.num_pending or not self._fits(sequence, need):
+            self._is_blocked = True
+            return False
+        self._queue.tiers[sequence.tier_index].take(sequence)
+        self._running.start(sequence, need, now=now)
+        return True
+
+    def _fits(self, sequence: Sequence, need: Need) -> bool:
+        return self._running.has_slot_for(sequence.tier_index) and self._memory.num_short(need) + self._num_kept() <= 0
 
     def _candidates(self, tier: TierQueue, index: int, num_open: int) -> list[Sequence]:
         """Those to look at, in turn; none where it is plain that none can start. Bounded by the free slots and MAX_PASSED."""
@@ -142,7 +159,7 @@ class Admission:
             self._is_blocked = True
         return not self._is_blocked and (budget > 0 or self._policy.starts_whole_batch)
 
-    def _make_room(self, sequence: Sequence, need: Need) -> bool:
+    def _make_room(self, sequence: Sequence, need: Need, *, now: float) -> bool:
         """Preempts sequences of lower tiers until there is a slot and memory for this one; none if all would not do."""
         if not self._policy.may_preempt_for_tier:
             return False
@@ -159,7 +176,7 @@ class Admission:
         if is_slot_missing or num_short + self._num_kept(len(victims)) > 0:
             return False
         for victim in victims:
-            self._running.preempt(victim)
+            self._running.preempt(victim, now=now)
         return True
 
     def _num_kept(self, num_fewer: int = 0) -> int:

@@ -6,7 +6,7 @@ prompts could then hold all the memory and wait for each other (CASES B56). As i
 of its prompt, and needs one more block every BLOCK_SIZE tokens of its answer.
 
 A sequence that is reserved takes what it may need to its very end at once: every one under contiguous KV, and under paged KV
-one that has been preempted as often as it may be.
+one that has been preempted as often as it may be, or has waited too long since.
 """
 
 from array import array
@@ -56,13 +56,13 @@ class Memory:
         """Blocks at its longest. The last token that it may sample is never computed."""
         return _num_blocks(sequence.max_len - 1)
 
-    def need(self, sequence: Sequence) -> Need:
-        """What it takes to start it now.
+    def need(self, sequence: Sequence, *, to_the_end: bool = False) -> Need:
+        """What it takes to start it now; `to_the_end` reserves all that it may ever need.
 
         The last of its tokens is always computed, since the next one is drawn from its logits: so the block of that token is
         no hit, and no shared block is ever written.
         """
-        is_reserved = self._is_contiguous or sequence.num_preemptions >= self._config.max_preemptions
+        is_reserved = to_the_end or self._is_contiguous or sequence.num_preemptions >= self._config.max_preemptions
         num_tokens = sequence.max_len - 1 if is_reserved else len(sequence.tokens)
         hits = self._find_hits(sequence) if self._has_prefix_cache else []
         return Need(hits, _num_blocks(num_tokens) - len(hits), is_reserved)

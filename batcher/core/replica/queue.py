@@ -9,8 +9,8 @@ lowest tier, and inside a tier a newcomer of a tenant with a short line displace
 for tenants that may come was refused: a tenant alone would be turned away from an idle replica.
 
 Strict priority starves a lower tier while higher ones fill the replica. It does so openly: what waits expires at its deadline
-with an error that says so, and what finds no room is refused at once (CASES B59). What has started is never starved, since a
-running sequence decodes in every step.
+with an error that says so, and what finds no room is refused at once (CASES B59). What has started does not expire and must
+not starve: it decodes in every step while it runs, and once preempted it goes before all others after MAX_PREEMPTED_S.
 """
 
 from bisect import insort
@@ -18,6 +18,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from batcher.core.replica.sequence import Sequence, SequenceState
+
+MAX_PREEMPTED_S = 5.0
+"""How long a preempted sequence may wait behind higher tiers: its reader sees the answer stand still."""
 
 
 class TierQueue:
@@ -153,6 +156,15 @@ class WaitingQueue:
     def oldest_at(self) -> float:
         """Arrival of the oldest that waits. There must be one."""
         return min(tier.oldest().arrived_at for tier in self.tiers if len(tier))
+
+    def starving(self, *, now: float) -> Sequence | None:
+        """The next to start again of a lower tier, if it has waited for MAX_PREEMPTED_S since it was preempted."""
+        for tier in self.tiers[1:]:
+            if tier.preempted:
+                sequence = tier.preempted[0]
+                if sequence.preempted_at is not None and sequence.preempted_at + MAX_PREEMPTED_S <= now:
+                    return sequence
+        return None
 
     def push(self, sequence: Sequence) -> None:
         self.tiers[sequence.tier_index].push(sequence)

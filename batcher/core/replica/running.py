@@ -3,9 +3,9 @@
 The victim is the newest sequence of the lowest tier that is not reserved. Newest by submission, not by start: what was
 preempted and has started again is no younger for it, else it would be the next victim again (CASES B55).
 
-Why everybody gets on. A preemption counts against its victim; after `max_preemptions` a sequence starts only with all the
-blocks that it may ever need, keeps them, and ends after at most `max_tokens` more steps. So preemptions are bounded by
-sequences times `max_preemptions`, and between two of them every step computes prompt or makes tokens. A sequence that grows
+Why everybody gets on. A preemption counts against its victim; after `max_preemptions`, or when it has waited too long behind
+higher tiers, a sequence starts only with all the blocks that it may ever need (it is reserved), keeps them, and ends after its
+prompt and at most `max_tokens` steps. So preemptions are bounded by sequences times `max_preemptions`, and between two of them every step computes prompt or makes tokens. A sequence that grows
 always finds a block or a victim: itself at worst, and that happens only while reserved ones hold the rest, which end without
 asking for anything. The oldest unreserved sequence of the highest tier is nobody else's victim. And once nothing runs, all
 blocks are available, so the first that waits starts: one that could not fit alone was refused at submission. A watchdog that
@@ -73,10 +73,11 @@ class Running:
 
     def has_slot_for(self, tier_index: int) -> bool:
         """Whether a slot is free that this tier may take."""
-        if tier_index == 0:
-            return bool(self._free_slots)
-        num_lower = len(self) - self.by_tier[0]
-        return bool(self._free_slots) and num_lower < self._num_slots - self._num_first_tier_slots
+        return bool(self._free_slots) and self.has_share_for(tier_index)
+
+    def has_share_for(self, tier_index: int) -> bool:
+        """Whether this tier may have one more slot than it has, were one free."""
+        return tier_index == 0 or len(self) - self.by_tier[0] < self._num_slots - self._num_first_tier_slots
 
     def start(self, sequence: Sequence, need: Need, *, now: float) -> None:
         """Gives it a slot and its blocks. Asserts that they are there."""
@@ -106,15 +107,16 @@ class Running:
         self._memory.release(sequence)
         sequence.move_to(state)
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence, *, now: float) -> None:
         """Back into its queue, to be computed again: prompt and what it has said so far are its new prompt."""
         assert not sequence.is_reserved, f"{sequence!r} is reserved and must not be preempted"
         self.stop(sequence, SequenceState.PREEMPTED)
         sequence.num_preemptions += 1
+        sequence.preempted_at = now
         self._counters.num_preemptions += 1
         self._queue.push(sequence)
 
-    def grow(self) -> bool:
+    def grow(self, *, now: float) -> bool:
         """Gives a block to each decoding sequence that needs one for its next token. False if others had to give way."""
         growing = [
             sequence
@@ -125,7 +127,7 @@ class Running:
         while len(growing) > self._memory.pool.num_available:
             has_room = False
             victim = max(self._preemptible(), key=_by_rank)
-            self.preempt(victim)
+            self.preempt(victim, now=now)
             if victim in growing:
                 growing.remove(victim)
         for sequence in growing:

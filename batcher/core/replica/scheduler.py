@@ -121,7 +121,7 @@ class Scheduler:
         if self._flights.is_full:
             return None
         self._expire(now=now)
-        has_room = self._running.grow()
+        has_room = self._running.grow(now=now)
         chunks = self._admission.plan(may_start=has_room, is_draining=self._draining_at is not None, now=now)
         flight = build_step(self._counters.num_steps + 1, self._running, chunks)
         if flight is None:
@@ -175,7 +175,9 @@ class Scheduler:
             self._counters.num_stopped += 1
 
     def cancel(self, sequence_id: int, *, now: float) -> None:
-        """Its caller is gone: it waits or runs no more, and gives everything back. Ignored if it has ended."""
+        """Its caller is gone: it waits or runs no more, and gives everything back. Ignored if it has ended.
+
+        If it expired in a `schedule` just before, the next effects still tell of that end: the two may cross."""
         if (sequence := self._live.get(sequence_id)) is not None:
             self._end(sequence, now=now)
             self._counters.num_cancelled += 1

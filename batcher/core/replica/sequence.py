@@ -79,6 +79,7 @@ class Sequence:
         "num_published",
         "num_sampled",
         "order",
+        "preempted_at",
         "publish_at",
         "salt",
         "sampling",
@@ -154,6 +155,8 @@ class Sequence:
         self.num_overtaken = 0
         """Sequences that were admitted past it since it did not fit."""
         self.num_preemptions = 0
+        self.preempted_at: float | None = None
+        """The last time."""
         self.num_cached_tokens = 0
         """Prompt tokens that its first start found in the prefix cache."""
         self.first_scheduled_at: float | None = None

@@ -51,6 +51,28 @@ def test_a_flood_of_paid_lets_free_work_end_some_day(depth: int) -> None:
     shell.check_all_ended()
 
 
+def test_preempted_work_does_not_starve_behind_a_flood_of_paid() -> None:
+    """B59: it has started, so it does not expire. Paid always waits for the slots; after five seconds it goes first."""
+    shell = a_shell(max_num_seqs=2)
+    shell.submit(a_sequence(1, 4, 100, tier="free"))
+    shell.step(now=0.0)
+    now = 0.0
+    for sequence_id in range(2, 200):
+        shell.submit(a_sequence(sequence_id, 4, 4), now=now)
+        shell.submit(a_sequence(sequence_id + 1000, 4, 4), now=now)
+        now += 0.1
+        shell.step(now=now)
+        shell.scheduler.check()
+        if sequence_id == 5:
+            assert shell.sequences[1].num_preemptions == 1
+        if now < 5.0:
+            assert not shell.sequences[1].is_running
+    assert shell.sequences[1].num_preemptions == 1
+    assert shell.ends[1] is Outcome.OK, "it ran to its end in the flood"
+    assert shell.sequences[1].finished_at is not None
+    assert shell.sequences[1].finished_at < 5.0 + 0.1 * 110
+
+
 def test_slots_of_the_first_tier_are_kept_for_it() -> None:
     shell = a_shell(max_num_seqs=8, reserved_slot_share=0.25)
     for sequence_id in range(1, 11):
