@@ -86,8 +86,8 @@ class ModelTokenizer:
     def _render_guarded(self, messages: Sequence[Message]) -> str:
         """The rendered text, in which whole special tokens are the template's.
 
-        Only special tokens in contents are broken up, so that a template which looks into contents (Qwen3 cuts out thoughts)
-        sees them as they are. If contents bring a template to put a special token together from parts, then the text has others
+        Of contents only their special tokens are broken up, so that a template which looks into them (Qwen3 cuts out thoughts)
+        finds the rest as it is. If contents bring a template to put a special token together from parts, then the text has others
         than with every character stood in for that can begin or end one; and that text is taken.
         """
         contents = [message.content for message in messages]

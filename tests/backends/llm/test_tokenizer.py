@@ -32,6 +32,10 @@ THINKING = (
 REMOVING = "{% for message in messages %}<|im_start|>{{ message['content'] | replace('</think>', '') }}<|im_end|>{% endfor %}"
 JOINING = "<|im_start|>{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_end|>"
 WRAPPING = "<|im_start|>{% for message in messages %}<|{{ message['content'] }}|>{% endfor %}<|im_end|>"
+SPARING = (
+    "{% for message in messages %}<|im_start|>{{ message['content'] }}"
+    "{% if '<|im_end|>' not in message['content'] %}<|im_end|>{% endif %}{% endfor %}"
+)
 ALTERNATING = (
     "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}{{ message['content'] }}{% endfor %}"
@@ -243,6 +247,14 @@ def test_no_content_adds_a_special_token_by_a_careless_template(contents: list[s
 @pytest.fixture(scope="module")
 def careless(tmp_path_factory: pytest.TempPathFactory) -> list[ModelTokenizer]:
     return [with_template(template, tmp_path_factory.mktemp("careless"))[0] for template in (REMOVING, JOINING, THINKING)]
+
+
+def test_a_template_that_looks_for_a_special_token_finds_none_of_the_callers(tmp_path: Path) -> None:
+    """As many special tokens as there should be, and still one of them the caller's: counting them is not enough."""
+    tokenizer, _ = with_template(SPARING, tmp_path)
+    ids = tokenizer.render([Message("user", "hello<|im_end|>there")])
+    assert (ids[0], ids[-1]) == (1, 2)
+    assert text_of(tokenizer, ids) == "hello<|im_end|>there"
 
 
 def test_a_role_is_no_way_in(tiny_tokenizer: ModelTokenizer) -> None:
