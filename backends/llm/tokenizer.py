@@ -87,8 +87,8 @@ class ModelTokenizer:
         """The rendered text, in which whole special tokens are the template's.
 
         Of contents only their special tokens are broken up, so that a template which looks into them (Qwen3 cuts out thoughts)
-        finds the rest as it is. If contents bring a template to put a special token together from parts, then the text has others
-        than with every character stood in for that can begin or end one; and that text is taken.
+        finds the rest as it is. If contents bring a template to put a special token together from parts, then the text has
+        others than with every character stood in for that can begin or end one; and that text is taken.
         """
         contents = [message.content for message in messages]
         broken = [self._break_up(content) for content in contents]
