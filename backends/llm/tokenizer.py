@@ -120,8 +120,9 @@ class ModelTokenizer:
             return
         try:
             self._render_text([Message("user", "Hello")], ["Hello"])
-        except InvalidRequest as error:
-            raise ConfigError(f"the model's chat template cannot be used: {error.__cause__}") from error
+        except InvalidRequest as error:  # Refusing these messages is a template's right.
+            if isinstance(error.__cause__, jinja2.TemplateSyntaxError):
+                raise ConfigError(f"the model's chat template cannot be parsed: {error.__cause__}") from error
 
     def __repr__(self) -> str:
         return f"<ModelTokenizer {self.vocab_size} tokens, stops at {sorted(self.stop_ids)}>"

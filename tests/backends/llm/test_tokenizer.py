@@ -278,8 +278,16 @@ def test_without_a_template_there_is_no_conversation(tmp_path: Path) -> None:
 
 
 def test_a_template_that_cannot_be_parsed_is_refused_at_load(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="chat template"):
+    with pytest.raises(ConfigError, match="chat template cannot be parsed"):
         with_template("{% for message in %}", tmp_path)
+
+
+def test_a_template_may_want_what_it_likes(tmp_path: Path) -> None:
+    template = "{% if messages[0]['role'] != 'system' %}{{ raise_exception('no system prompt') }}{% endif %}the"
+    tokenizer, _ = with_template(template, tmp_path)
+    assert text_of(tokenizer, tokenizer.render([Message("system", "hello")])) == "the"
+    with pytest.raises(InvalidRequest, match="no system prompt"):
+        tokenizer.render([Message("user", "hello")])
 
 
 def test_text_without_a_utf8_form_is_the_callers_fault(tiny_tokenizer: ModelTokenizer) -> None:
