@@ -5,11 +5,12 @@ preempted and has started again is no younger for it, else it would be the next 
 
 Why everybody gets on. A preemption counts against its victim; after `max_preemptions`, or when it has waited too long behind
 higher tiers, a sequence starts only with all the blocks that it may ever need (it is reserved), keeps them, and ends after its
-prompt and at most `max_tokens` steps. So preemptions are bounded by sequences times `max_preemptions`, and between two of them every step computes prompt or makes tokens. A sequence that grows
-always finds a block or a victim: itself at worst, and that happens only while reserved ones hold the rest, which end without
-asking for anything. The oldest unreserved sequence of the highest tier is nobody else's victim. And once nothing runs, all
-blocks are available, so the first that waits starts: one that could not fit alone was refused at submission. A watchdog that
-looks for parked sequences was refused, since none can be parked: whatever has blocks has them for its whole prompt.
+prompt and at most `max_tokens` steps. So preemptions are bounded by sequences times `max_preemptions`, and between two of them
+every step computes prompt or makes tokens. A sequence that grows always finds a block or a victim: itself at worst, and that
+happens only while reserved ones hold the rest, which end without asking for anything. The oldest unreserved sequence of the
+highest tier is nobody else's victim. And once nothing runs, all blocks are available, so the first that waits starts: one that
+could not fit alone was refused at submission. A watchdog that looks for parked sequences was refused, since none can be
+parked: whatever has blocks has them for its whole prompt.
 """
 
 from collections.abc import Iterator
