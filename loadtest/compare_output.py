@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from loadtest.compare import FIGURES, Comparison, Figure, Spread, Standing
@@ -26,7 +27,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         table.add_column(f"{figure.title}\n{figure.unit}", justify="right", no_wrap=True)
     for standing in comparison.servers:
         doubt = "\n[red]INVALID[/red]" if "INVALID" in standing.verdicts else ""
-        table.add_row(standing.name + doubt, *("\n".join(_lines(standing.figures[figure.key])) for figure in figures))
+        table.add_row(escape(standing.name) + doubt, *("\n".join(_lines(standing.figures[figure.key])) for figure in figures))
     console.print()
     # Columns that are cut down to dots would say nothing: on a narrow terminal lines go on below instead.
     console.width = max(console.width, TABLE_WIDTH)

@@ -39,9 +39,9 @@ class Spelled(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         _option("Requests (or conversations) per second. [100; messages: 1] Steps, traces and --key bring their own."),
     ] = None
-    duration_s: Annotated[float | None, _option("Seconds of traffic. [30; with --requests an hour at most]", "--duration")] = (
-        None
-    )
+    duration_s: Annotated[
+        float | None, _option("Seconds of traffic. [30; of a number of requests an hour at most]", "--duration")
+    ] = None
     arrivals: Annotated[
         str | None, _option("poisson, constant, burst, ramp (0 to the rate), steps:RATExSECONDS,... or trace:FILE. [poisson]")
     ] = None

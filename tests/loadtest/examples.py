@@ -1,6 +1,8 @@
 """Plans and recordings that tests begin with."""
 
+import itertools
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from batcher.sim.lengths import Fixed
@@ -10,6 +12,7 @@ from loadtest.plan import Plan, draw_schedule
 from loadtest.runner import Recording
 from loadtest.samples import Ending, Samples
 from loadtest.target import run_target
+from loadtest.tokens import Hearing, StopReason
 
 MIX = Mix((Sender("dev-paid", "paid", 0.5), Sender("dev-free", "free", 0.5)))
 
@@ -70,3 +73,17 @@ def end(samples: Samples, row: int, ending: Ending, *, latency_s: float, status:
     samples.ending[row] = ending
     samples.ended_at[row] = samples.planned_at[row] + latency_s
     samples.status[row] = status
+
+
+def generate(samples: Samples, row: int, *, ttft_s: float, gaps_s: Sequence[float], output_tokens: int | None = None) -> None:
+    """As if the row had been answered well, a token an event unless more are said, with 7 tokens of prompt."""
+    assert samples.tokens is not None
+    hearing = Hearing()
+    for at in itertools.accumulate(gaps_s, initial=samples.planned_at[row] + ttft_s):
+        hearing.hear(at)
+    hearing.write(samples.tokens, row)
+    samples.tokens.keep_gaps(row, hearing.gaps_s)
+    samples.tokens.input_tokens[row] = 7
+    samples.tokens.output_tokens[row] = len(gaps_s) + 1 if output_tokens is None else output_tokens
+    samples.tokens.stop_reason[row] = StopReason.END_TURN
+    end(samples, row, Ending.OK, latency_s=ttft_s + sum(gaps_s), status=200)

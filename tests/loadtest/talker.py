@@ -1,7 +1,11 @@
-"""A little server of `POST /v1/messages` with a will of its own, that cuts its bytes wherever a test likes."""
+"""A little server of `POST /v1/messages` with a will of its own, that cuts its bytes wherever a test likes.
+
+Run as a script it is a server in a process of its own, which says where it listens as `batcher serve` does.
+"""
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -87,7 +91,10 @@ class Talker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        _, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+        if first.startswith("GET "):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+            return True
         headers = dict(line.split(": ", 1) for line in lines)
         body = msgspec.json.decode(await reader.readexactly(int(headers["content-length"])))
         heard = Heard(len(self.heard), headers, body)
@@ -131,3 +138,19 @@ def talking(will: Talking = chat) -> Iterator[Talker]:
         loop.call_soon_threadsafe(stopping.set)
         thread.join(10.0)
         loop.close()
+
+
+async def _serve_alone(will: Talking) -> None:
+    server = Talker(will)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    print(msgspec.json.encode({"event": "listening", "url": url}).decode(), file=sys.stderr, flush=True)
+    await listener.serve_forever()
+
+
+def refuse(heard: Heard) -> Said:
+    return Said([b""], status=529)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_alone({"chat": chat, "refuse": refuse}[sys.argv[1]]))

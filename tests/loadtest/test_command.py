@@ -1,5 +1,6 @@
 """The command line, from its spelling to its exit code."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from loadtest import __main__ as command
 from loadtest import report as report_module
 from tests.loadtest.standin import Answer, Asked, echo, standing_in
+from tests.loadtest.talker import talking
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -70,6 +72,63 @@ def test_a_sweep_finds_where_refusals_begin(monkeypatch: pytest.MonkeyPatch, cap
     assert "Knee: 100/s" in printed
 
 
+def test_generated_text_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,12,3\n0.1,900,2\n0.2,14,5\n")
+    with talking() as server:
+        call(
+            monkeypatch, "run", server.url, "--endpoint", "messages", "--arrivals", f"trace:{tmp_path / 'trace.csv'}",
+            "--prompt-tokens", f"trace:{tmp_path / 'trace.csv'}", "--output-tokens", f"trace:{tmp_path / 'trace.csv'}",
+            "--max-prompt-tokens", "500", "--model", "m", "--temperature", "0.5", "--stop", "a", "--stop", "b",
+            "--duration", "1", "--out", str(tmp_path / "out"),
+        )  # fmt: skip
+    report = msgspec.json.decode((tmp_path / "out" / "report.json").read_bytes())
+    assert report["outcomes"] == {"ok": 3}
+    assert (report["slo_s"], report["slo_ttft_s"], report["slo_tpot_s"]) == (None, 1.0, 0.05)
+    asked = sorted((heard.body["max_tokens"], len(heard.last_text.split())) for heard in server.heard)
+    assert asked == [(2, 500), (3, 12), (5, 14)]  # Both lengths of a row go together.
+    assert {tuple(heard.body["stop_sequences"]) for heard in server.heard} == {("a", "b")}
+    assert (tmp_path / "out" / "tokens.png").exists()
+
+
+def test_a_closed_loop_of_whole_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with talking() as server:
+        call(
+            monkeypatch, "run", server.url, "--endpoint", "messages", "--concurrency", "4", "--requests", "12", "--no-stream",
+            "--output-tokens", "8@0.75,16@0.25", "--shared-prefix-tokens", "32", "--turns", "2", "--token-unit", "byte",
+        )  # fmt: skip
+    assert len(server.heard) == 12
+    assert {heard.body["max_tokens"] for heard in server.heard} == {8, 16}
+    assert "closed loop: 4 at a time" in capsys.readouterr().out
+
+
+def test_two_servers_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(report_module, "MAX_SEND_LAG_P99_S", 60.0)  # A busy machine is not what is tested,
+    monkeypatch.setattr(report_module, "MAX_CPU_SHARE", 60.0)  # nor is a server that answers at once.
+    with talking() as server:
+        status = call(
+            monkeypatch, "compare", "--server", f"one={server.url}", "--server", f"[2]={server.url}", "--endpoint", "messages",
+            "--rounds", "2", "--warmup", "3", "--concurrency", "2", "--requests", "5", "--out", str(tmp_path),
+        )  # fmt: skip
+    assert status == 0
+    assert len(server.heard) == 2 * 2 * (3 + 5)
+    printed = capsys.readouterr().out
+    assert "[2], round 2: 5 ok" in printed
+    for name in ("compare.json", "compare.html", "compare.png", "one-1/report.json", "-2--2/report.html"):
+        assert (tmp_path / name).exists()
+
+
+def test_a_comparison_has_the_options_of_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    options = {}
+    for name in ("run", "sweep", "compare"):
+        assert call(monkeypatch, name, "--help") == 0
+        options[name] = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert options["run"] <= options["compare"]
+    assert options["run"] - options["sweep"] == {
+        "--rate", "--key", "--speed-up", "--concurrency", "--requests", "--poison-share", "--poison-prefix", "--out",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -91,6 +150,9 @@ def test_a_sweep_finds_where_refusals_begin(monkeypatch: pytest.MonkeyPatch, cap
         (("run", "http://h", "--body", "@no-such-file"), "cannot read the body from no-such-file"),
         (("run", "http://h", "--body", "{}"), "no {input}"),
         (("run", "http://h", "--arrivals", "wave"), "unknown arrivals 'wave'"),
+        (("compare", "--server", "http://h"), "a server is written NAME=COMMAND or NAME=URL"),
+        (("compare", "--server", "a=http://h", "--endpoint", "chat"), "unknown endpoint 'chat'"),
+        (("compare", "--server", "a=http://127.0.0.1:1"), "cannot connect to http://127.0.0.1:1/v1/run"),
         (("report", "no-such-folder"), "no-such-folder holds no saved run"),
         (("scenario", "b99"), "unknown scenario 'b99'; there are b1, b2, b3, b4, b5"),
     ],

@@ -1,20 +1,24 @@
 """Runs on disk, and on a page that loads nothing from anywhere."""
 
+import io
 import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from batcher.sim.workload import Constant, Mix, Sender
+from loadtest.console import print_report
 from loadtest.files import REPORT_FILE, SAMPLES_FILE, UnreadableRun, load_run, save_run
 from loadtest.page import render_page
+from loadtest.plan import draw_schedule
 from loadtest.render import HOW_TO_INSTALL, render
 from loadtest.report import make_report
 from loadtest.runner import Recording
 from loadtest.samples import Ending
-from tests.loadtest.examples import end, make_plan, make_recording
+from tests.loadtest.examples import end, generate, make_messages_plan, make_plan, make_recording
 
 PNG = b"\x89PNG\r\n"
 
@@ -120,3 +124,61 @@ def test_without_matplotlib_the_page_is_written_and_the_way_to_pictures_told(
     assert missing == HOW_TO_INSTALL
     assert "pip install" in HOW_TO_INSTALL
     assert "<img" not in page.read_text(encoding="utf-8")
+
+
+def make_generated(*, num_answered: int = 20) -> Recording:
+    recording = make_recording(make_messages_plan(slo_ttft_s=1.0, slo_tpot_s=0.05))
+    for row in range(20):
+        if row < num_answered:
+            generate(recording.samples, row, ttft_s=0.2 + row / 100.0, gaps_s=[0.01, 0.5, 0.02])
+        else:
+            end(recording.samples, row, Ending.STREAM_CUT, latency_s=0.2, status=200)
+    return recording
+
+
+def test_a_saved_run_of_generated_text_is_loaded_as_it_was(tmp_path: Path) -> None:
+    recording = make_generated(num_answered=15)
+    report = make_report(recording)
+    save_run(tmp_path, report, recording.samples)
+    assert load_run(tmp_path) == (report, recording.samples)
+
+
+def test_the_times_of_tokens_are_drawn(tmp_path: Path) -> None:
+    recording = make_generated()
+    page, missing = render(tmp_path, make_report(recording), recording.samples)
+    assert missing is None
+    assert (tmp_path / "tokens.png").read_bytes().startswith(PNG)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<img") == 3
+    assert "Times of tokens, in milliseconds" in text
+    assert "TPOT, paid" in text
+    assert "good within TTFT 1000 ms, TPOT 50 ms" in text
+
+
+def test_without_a_whole_answer_no_tokens_are_drawn(tmp_path: Path) -> None:
+    recording = make_generated(num_answered=0)
+    page, _ = render(tmp_path, make_report(recording), recording.samples)
+    assert not (tmp_path / "tokens.png").exists()
+    assert "Times of tokens" not in page.read_text(encoding="utf-8")
+
+
+def test_a_closed_loop_says_what_its_latency_is_not() -> None:
+    plan = make_plan(arrivals=None, concurrency=32, arrivals_name="closed loop of 32")
+    samples = draw_schedule(make_plan())
+    text = render_page(make_report(make_recording(plan, samples=samples)), [])
+    assert "coordinated omission" in text
+    assert "arrivals ·" not in text
+    console = Console(record=True, width=300, file=io.StringIO())
+    print_report(console, make_report(make_recording(plan, samples=samples)))
+    assert "not corrected for callers who would have asked meanwhile" in console.export_text()
+    assert "coordinated omission" not in render_page(make_report(make_recording(make_plan())), [])
+
+
+def test_the_terminal_shows_tokens_where_there_are_any() -> None:
+    console = Console(record=True, width=300, file=io.StringIO())
+    print_report(console, make_report(make_generated()))
+    printed = console.export_text()
+    assert "TTFT, all" in printed
+    assert "gaps, free" in printed
+    assert "input 140 · output 80" in printed
+    assert "stopped by end turn 20" in printed

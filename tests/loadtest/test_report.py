@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from batcher.sim.workload import Constant, Mix, Sender
+from loadtest import tokens as tokens_module
 from loadtest.report import Report, encode_report, label_key, make_report
 from loadtest.runner import Recording
 from loadtest.samples import Ending
 from loadtest.stats import Quantiles
-from tests.loadtest.examples import end, make_plan, make_recording
+from tests.loadtest.examples import end, generate, make_messages_plan, make_plan, make_recording
 
 STABLE_KEYS = {
     "verdict", "reasons", "seed", "url", "offered_rate", "duration_s", "sent", "dropped", "outcomes", "statuses",
@@ -175,3 +176,65 @@ def test_the_keys_shown_are_bounded() -> None:
     report = make_report(make_thousand(mix=mix))
     assert len(report.keys) == 50
     assert report.num_keys == 120
+
+
+def make_generated(**changes: Any) -> Recording:
+    """Twenty answers of generated text: TTFT 0.5 s, then nine gaps of 10 ms."""
+    recording = make_recording(make_messages_plan(**changes))
+    for row in range(20):
+        generate(recording.samples, row, ttft_s=0.5, gaps_s=[0.01] * 9)
+    return recording
+
+
+def test_tokens_are_in_every_block() -> None:
+    fields = msgspec.json.decode(encode_report(make_report(make_generated())))
+    blocks = (fields, fields["tiers"]["paid"], fields["tiers"]["free"], fields["keys"]["dev-paid"])
+    for block in blocks:
+        assert set(block["gap_s"]) >= QUANTILE_KEYS
+        assert block["ttft_s"]["p50"] == pytest.approx(0.5)
+        assert [block["tpot_s"]["p99"], block["gap_s"]["max"]] == pytest.approx([0.01, 0.01])
+        assert block["tokens"].keys() == {"input", "output", "output_rate", "total_rate", "gaps_left_out"}
+        assert block["stop_reasons"] == {"end_turn": block["sent"], "max_tokens": 0, "stop_sequence": 0}
+    assert (fields["tokens"]["input"], fields["tokens"]["output"]) == (140, 200)
+    assert sum(tier["tokens"]["output"] for tier in fields["tiers"].values()) == 200
+    assert (fields["loop"], fields["concurrency"]) == ("open", None)
+
+
+def test_without_generated_text_there_are_no_tokens() -> None:
+    fields = msgspec.json.decode(encode_report(make_report(make_thousand())))
+    assert fields["tokens"] is fields["stop_reasons"] is fields["tiers"]["paid"]["tokens"] is None
+    assert {fields["gap_s"][key] for key in QUANTILE_KEYS} == {None}
+
+
+def test_rates_of_tokens_divide_by_the_time_that_the_tokens_took() -> None:
+    """An overloaded server that answered 0.2 s of traffic in 4 s was told to be twenty times as fast as it is."""
+    recording = make_generated()
+    generate(recording.samples, 0, ttft_s=3.0, gaps_s=[0.1] * 10, output_tokens=20)
+    report = make_report(recording)
+    assert report.tokens is not None
+    assert report.tokens.output_rate == pytest.approx((190 + 20) / 4.0)
+    assert report.tokens.total_rate == pytest.approx((140 + 190 + 20) / 4.0)
+
+
+def test_a_longest_gap_is_told_though_its_gaps_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens_module, "MAX_GAPS", 100)
+    recording = make_generated()
+    generate(recording.samples, 19, ttft_s=0.5, gaps_s=[0.01, 2.0])
+    report = make_report(recording)
+    assert report.tokens is not None
+    assert report.tokens.gaps_left_out == 8 * 9 + 2
+    assert report.gap_s.count == 99
+    assert report.gap_s.p99 == pytest.approx(0.01)
+    assert report.gap_s.max == pytest.approx(2.0)
+    assert report.tpot_s.count == 20
+
+
+def test_goodput_of_generated_text_is_within_the_slos_of_its_tokens() -> None:
+    recording = make_generated(slo_ttft_s=0.6, slo_tpot_s=0.05)
+    generate(recording.samples, 0, ttft_s=0.7, gaps_s=[0.01])
+    generate(recording.samples, 1, ttft_s=0.5, gaps_s=[0.06])
+    generate(recording.samples, 2, ttft_s=0.5, gaps_s=[])
+    report = make_report(recording)
+    assert report.throughput_rate == pytest.approx(100.0)
+    assert report.goodput_rate == pytest.approx(90.0)
+    assert (report.slo_s, report.slo_ttft_s, report.slo_tpot_s) == (None, 0.6, 0.05)

@@ -11,7 +11,7 @@ from batcher.errors import ConfigError
 from loadtest.report import Report, make_report
 from loadtest.samples import Ending
 from loadtest.sweep import MAX_STEPS, Judgement, Knee, Search, Slo, Step, sweep
-from tests.loadtest.examples import end, make_plan, make_recording
+from tests.loadtest.examples import end, generate, make_messages_plan, make_plan, make_recording
 
 
 def make_search(**changes: float) -> Search:
@@ -102,3 +102,24 @@ def test_an_interrupted_step_ends_the_sweep() -> None:
     reports = iter([make_valid(), interrupted])
     knee = sweep(lambda rate: next(reports), make_search(), Slo(0.5), settle_s=0.0, on_step=lambda step: None)
     assert knee.rate == 250.0
+
+
+@pytest.mark.parametrize(
+    ("slo", "judgement"),
+    [
+        (Slo(None), Judgement.MET),
+        (Slo(None, ttft_s=0.6, tpot_s=0.02), Judgement.MET),
+        (Slo(None, ttft_s=0.4, tpot_s=0.02), Judgement.MISSED),
+        (Slo(None, ttft_s=0.6, tpot_s=0.005), Judgement.MISSED),
+        (Slo(0.5, ttft_s=0.6, tpot_s=0.02), Judgement.MISSED),
+    ],
+)
+def test_generated_text_is_judged_by_its_tokens(slo: Slo, judgement: Judgement) -> None:
+    recording = make_recording(make_messages_plan())
+    for row in range(20):
+        generate(recording.samples, row, ttft_s=0.5, gaps_s=[0.01] * 9)
+    assert slo.judge(make_report(recording)) is judgement
+
+
+def test_a_bound_on_what_was_not_measured_is_missed() -> None:
+    assert Slo(None, ttft_s=1.0).judge(make_report(make_recording(make_plan()))) is Judgement.MISSED
