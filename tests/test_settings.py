@@ -51,7 +51,8 @@ CONTINUOUS = {"mode": "continuous"}
 COMPANIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("model", "dtype", "device", "replicas", "kv", "prefill_chunk", "prefix_cache"), CONTINUOUS),
     **dict.fromkeys(("max_num_seqs", "kv_blocks", "kv_memory", "max_model_len"), CONTINUOUS),
-    **dict.fromkeys(("simulated_time_scale", "simulated_answer"), {**CONTINUOUS, "model": "simulated"}),
+    "simulated_time_scale": {**CONTINUOUS, "model": "simulated"},
+    "simulated_answer": {**CONTINUOUS, "model": "simulated"},
 }
 """What must be set for another setting to have an effect."""
 

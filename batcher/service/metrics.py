@@ -110,9 +110,7 @@ def add_histogram(family: HistogramMetricFamily, labels: list[str], histogram: H
 
 
 def unadmitted(door: Door) -> Metric:
-    return CounterMetricFamily(
-        "batcher_unadmitted_requests", "Answered with an error before all else.", door.num_refused
-    )
+    return CounterMetricFamily("batcher_unadmitted_requests", "Answered with an error before all else.", door.num_refused)
 
 
 def create_registry(meters: Meters, dispatcher: Dispatcher, door: Door) -> CollectorRegistry:
