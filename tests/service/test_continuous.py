@@ -1,5 +1,6 @@
 """Continuous mode as an operator sees it: start, metrics, load, drain, and a model that cannot be; and one real answer."""
 
+import asyncio
 import importlib.util
 import signal
 import subprocess
@@ -150,6 +151,36 @@ def test_what_cannot_be_served_is_one_line_and_status_2(flags: Sequence[str], wo
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("batcher: ")
     assert words in last
+
+
+# How it goes on (B81)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+async def test_whatever_a_step_raises_everybody_is_told_and_the_next_is_answered(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    has_raised = threading.Event()
+
+    def collect(self: SimulatedStepBackend) -> list[int]:
+        tokens = original(self)
+        if has_raised.is_set():
+            return tokens
+        has_raised.set()
+        raise error("the device has had enough")
+
+    original = SimulatedStepBackend.collect
+    async with generating(simulated(**ENDLESS)) as server, connected(server.port) as whole, connected(server.port) as streaming:
+        whole.write(ask(max_tokens=50_000))
+        stream = await opened(streaming, ask(max_tokens=50_000, stream=True))
+        await until(lambda: server.statistics.num_running == 2)
+        monkeypatch.setattr(SimulatedStepBackend, "collect", collect)
+        message = assert_error(await whole.read(), 500, "api_error", may_retry="true")
+        assert "had enough" not in message
+        assert (await stream.rest())[-1].data["error"]["type"] == "api_error"
+        await server.until_ready()
+        assert_answer(await server.ask(ask(max_tokens=10)))
+        assert server.count(Outcome.FAILED) == 2
 
 
 # How it ends
