@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from statistics import mean, median
 from typing import Annotated, NamedTuple
 
 import torch
@@ -42,7 +43,9 @@ SMALL_POOL = 40
 FIRST_TOKENS_EQUAL = 0.98
 """Share of the prompts whose first token 16 bits must leave as it is."""
 LOGITS_APART = 0.02
-"""Most that 16 bits may move a row of logits, as a share of its length."""
+"""Most that 16 bits may move the median row of logits, as a share of its length."""
+ROOM_FOR_LUCK = 1.25
+"""How many times as far as transformers' 16 bits ours may be in the mean: a few rows that go astray decide it."""
 
 
 class Setting(NamedTuple):
@@ -140,24 +143,30 @@ def check_tokens(backend: TorchBackend, model: PreTrainedModel, cases: Sequence[
         raise Wrong(f"{num_wrong} answers differ from transformers' by more than ties")
 
 
-def check_logits(model: Transformer, reference: PreTrainedModel, cases: Sequence[Case]) -> None:
-    """Computes each prompt in one step. Raises Wrong if too few first tokens or too distant logits come of it."""
+def check_logits(model: Transformer, wide: PreTrainedModel, narrow: PreTrainedModel, cases: Sequence[Case]) -> None:
+    """Computes each prompt in one step, and holds what comes of it against transformers in float32 (`wide`).
+
+    How far 16 bits may move a single row nobody can say: transformers' own (`narrow`) are up to 9 % away. So what is bounded is
+    the median, and the mean by theirs. Raises Wrong if a bound is broken."""
     caches = model.allocate_caches(-(-max(len(case.prompt) for case in cases) // BLOCK_SIZE))
-    num_equal, worst = 0, 0.0
+    num_equal, ours, theirs = 0, [], []
     for case in cases:
         table = array("i", range(-(-len(case.prompt) // BLOCK_SIZE)))
         part = ScheduledSequence(0, 0, case.prompt, 0, table, True, GREEDY)
         inputs = build_inputs(Step(1, (part,), len(case.prompt)), model.device)
         with torch.inference_mode():
             logits = model.forward(inputs.tensors, caches)[0].cpu()
-        expected = next_logits(reference, case.prompt)
-        num_equal += int(logits.argmax() == expected.argmax())
-        worst = max(worst, float((logits - expected).norm() / expected.norm()))
-    print(f"first tokens: {num_equal} of {len(cases)} equal; logits: at most {worst:.2%} from float32's")
+        exact, rounded = next_logits(wide, case.prompt), next_logits(narrow, case.prompt)
+        num_equal += int(logits.argmax()) in (int(exact.argmax()), int(rounded.argmax()))
+        ours.append(float((logits - exact).norm() / exact.norm()))
+        theirs.append(float((rounded - exact).norm() / exact.norm()))
+    print(f"first tokens: {num_equal} of {len(cases)} are transformers', in float32 or in 16 bits")
+    for whose, away in (("ours", ours), ("transformers'", theirs)):
+        print(f"logits from float32's, {whose}: median {median(away):.2%}, mean {mean(away):.2%}, worst {max(away):.2%}")
     if num_equal < FIRST_TOKENS_EQUAL * len(cases):
         raise Wrong(f"fewer than {FIRST_TOKENS_EQUAL:.0%} of the first tokens are transformers'")
-    if worst > LOGITS_APART:
-        raise Wrong(f"logits are further than {LOGITS_APART:.0%} from transformers'")
+    if median(ours) > LOGITS_APART or mean(ours) > mean(theirs) * ROOM_FOR_LUCK:
+        raise Wrong("the logits are further from float32's than 16 bits explain")
 
 
 def max_len(cases: Sequence[Case]) -> int:
@@ -200,7 +209,8 @@ def main(
         else:
             weights = load_weights(path, config, getattr(torch, dtype))
             on_device = {name: weight.to(device) for name, weight in weights.items()}
-            check_logits(Transformer(config, on_device, ops, max_len(cases)), reference, cases)
+            ours = Transformer(config, on_device, ops, max_len(cases))
+            check_logits(ours, reference, llama(config, weights), cases)
     except Wrong as wrong:
         print(wrong)
         sys.exit(1)
