@@ -132,7 +132,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """compare.json. `reasons` says which runs may not be believed."""
+    """compare.json. `reasons` says which runs may not be believed, and whether some are missing."""
 
     seed: int
     arrivals: str
@@ -228,6 +228,9 @@ def _make_comparison(
         for number, report in enumerate(reports[contender.name], start=1)
         for reason in report.reasons
     ]
+    num_measured = sum(len(reports[contender.name]) for contender in measured)
+    if num_measured < num_rounds * len(reports):
+        reasons.append(f"interrupted after {num_measured} of {num_rounds * len(reports)} runs")
     return Comparison(
         seed=plan.seed,
         arrivals=plan.arrivals_name,

@@ -67,10 +67,14 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 99.5 or value == round(value) else f"{value:.3g}"
 
 
+def ratio(value: float) -> str:
+    return f"×{value:.2f}" if value < 9.995 else f"×{value:,.1f}"
+
+
 def _lines(spread: Spread) -> list[str]:
     lines = [number(spread.median)]
     if spread.ratio is not None:
-        lines.append(f"×{spread.ratio:.2f}")
+        lines.append(ratio(spread.ratio))
     if len(spread.rounds) > 1 and spread.low is not None:
         lines.append(f"{number(spread.low)}…{number(spread.high)}")
     return lines

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from loadtest.compare import Comparison, Figure
-from loadtest.compare_output import number, shown_figures
+from loadtest.compare_output import number, ratio, shown_figures
 from loadtest.pictures import INK, MUTED, STYLE, TIER_COLOURS
 
 COMPARE_PICTURE = "compare.png"
@@ -48,12 +48,12 @@ def _draw_panel(axes: Axes, figure: Figure, comparison: Comparison) -> None:
             axes.plot([spread.low, spread.high], [place, place], color=INK, linewidth=1.3)
         words = number(spread.median)
         if spread.ratio is not None and place:
-            words += f"  ×{spread.ratio:.2f}"
+            words += f"  {ratio(spread.ratio)}"
         axes.text((spread.high or 0.0) + most * 0.03, place, words, va="center", fontsize=9.5)
     direction = "less is better" if figure.is_small_better else "more is better"
     axes.set_title(f"{figure.title} ({figure.unit})", fontsize=10.5, loc="left", pad=18, weight="bold")
     axes.text(0, 1.02, direction, transform=axes.transAxes, fontsize=8.5, color=MUTED, va="bottom")
-    axes.set_xlim(0, most * 1.6)
+    axes.set_xlim(0, most * 1.75)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)

@@ -55,7 +55,7 @@ def write_page(folder: Path, report: Report, pictures: Iterable[Path]) -> Path:
 def render_page(report: Report, pictures: Iterable[bytes]) -> str:
     """The whole page. Pictures are PNG files."""
     rate = f"{report.offered_rate:,.{0 if report.offered_rate >= 10 else 2}f}"
-    title = f"{rate} requests/s for {report.duration_s:.4g} s"
+    title = f"{rate} requests/s for {round(report.duration_s, 1):g} s"
     images = "".join(
         f'<img alt="{alt}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
         for alt, picture in zip(("Latency over time", "Latency by percentile", "Times of tokens"), pictures, strict=False)

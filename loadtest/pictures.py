@@ -209,7 +209,7 @@ def title(figure: Figure, report: Report, what: str, figures: str = "") -> None:
     """The heading; `figures` instead of those of latency."""
     figure.text(0.02, 0.955, what, fontsize=16, fontweight="bold", va="center")
     p50, p95, p99 = (ms(value) for value in (report.latency_s.p50, report.latency_s.p95, report.latency_s.p99))
-    words = f"{_rate(report.offered_rate)} requests/s, {report.arrivals}, {report.duration_s:.4g} s   ·   "
+    words = f"{_rate(report.offered_rate)} requests/s, {report.arrivals}, {round(report.duration_s, 1):g} s   ·   "
     words += figures or f"p50 {p50}   p95 {p95}   p99 {p99}   ·   good {_rate(report.goodput_rate)}/s"
     figure.text(0.02, 0.905, words, fontsize=10.5, color=MUTED, va="center")
     if not report.is_valid:

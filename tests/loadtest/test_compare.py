@@ -40,7 +40,7 @@ class Measurer:
     def __call__(self, plan: Plan) -> Recording:
         self.plans.append(plan)
         if plan.concurrency is not None:
-            return make_recording(make_messages_plan(), is_interrupted=False)
+            return make_recording(make_messages_plan(), is_interrupted=len(self.plans) == self._interrupted_at)
         recording = make_recording(plan, is_interrupted=len(self.plans) == self._interrupted_at)
         latency_s = next(self._latencies_s[plan.target.url.removesuffix("/v1/messages")])
         for row in range(len(recording.samples)):
@@ -99,7 +99,15 @@ def test_an_interrupted_comparison_tells_what_was_measured() -> None:
     comparison = measure(measurer, num_rounds=2)
     assert measurer.asked == ["a", "b"]
     assert comparison.servers[1].verdicts == ["INVALID"]
-    assert comparison.reasons == ["second, round 1: interrupted after 0.2 of 0.2 s"]
+    assert comparison.reasons == ["second, round 1: interrupted after 0.2 of 0.2 s", "interrupted after 2 of 4 runs"]
+
+
+def test_a_comparison_that_is_interrupted_before_it_measured_has_nothing_to_show(tmp_path: Path) -> None:
+    comparison = measure(Measurer({}, interrupted_at=1), num_warmup=1)
+    assert comparison.servers == []
+    assert comparison.reasons == ["interrupted after 0 of 2 runs"]
+    print_comparison(Console(file=io.StringIO()), comparison)
+    assert write_comparison(tmp_path, comparison)[0].exists()
 
 
 def test_a_comparison_is_printed_and_written(tmp_path: Path) -> None:
