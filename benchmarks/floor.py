@@ -58,7 +58,7 @@ def main(
                 bench.run(prompts, output if index >= 0 else _WARMUP_TOKENS)
                 decodes[count] += decode_steps(bench.steps, count) if index >= 0 else []
             for length in lengths:
-                prompts = make_prompts(1, length, vocab_size=vocab_size, seed=hash((seed, length, index)))
+                prompts = make_prompts(1, length, vocab_size=vocab_size, seed=f"{seed} {length} {index}")
                 bench.run(prompts, 1)
                 prefills[length] += [list(bench.steps)] if index >= 0 else []
     finally:

@@ -50,8 +50,10 @@ class Contender(Protocol):
     def close(self) -> None: ...
 
 
-def make_prompts(num: int, length: int, *, vocab_size: int, seed: int, prefix: Sequence[int] = ()) -> list[list[int]]:
-    """Random token ids after a shared prefix. Fresh seeds give fresh prompts: no prefix cache knows them."""
+def make_prompts(num: int, length: int, *, vocab_size: int, seed: int | str, prefix: Sequence[int] = ()) -> list[list[int]]:
+    """Random token ids after a shared prefix. Fresh seeds give fresh prompts: no prefix cache knows them.
+
+    (But a number and its negative are one seed to Python.)"""
     source = random.Random(seed)
     return [[*prefix, *(source.randrange(vocab_size) for _ in range(length))] for _ in range(num)]
 

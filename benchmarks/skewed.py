@@ -5,7 +5,8 @@
   long: the engine knows only what they may be.
 - prefix: the prefix cache on and off, on prompts that begin with the same thousand tokens.
 
-With the defaults on two cores it takes about five minutes.
+With the defaults it takes some ten minutes on two idle cores, and thrice that on busy ones: `--only` and `--rounds 1` ask for
+less.
 """
 
 import random
@@ -52,6 +53,9 @@ class Result(NamedTuple):
     run: Run
     num_running: list[int]
     """Sequences that ran, after each step."""
+    num_crowded: list[int]
+    """The same, of the steps after which others waited: what memory or slots had room for. At the end of a run nobody waits,
+    and few run however much room there is."""
     num_prefill_tokens: int
     num_preemptions: int
 
@@ -125,11 +129,15 @@ def measure_kv(subject: Subject, shape: Shape, rounds: int, prefill_chunk: int, 
     results = _in_turns(benches, asks)
     rates = {name: [result.run.tokens_per_s for result in each] for name, each in results.items()}
     means = {name: [statistics.mean(result.num_running) for result in each] for name, each in results.items()}
+    crowded = {
+        name: [statistics.mean(result.num_crowded or result.num_running) for result in each] for name, each in results.items()
+    }
     rows = [
         (
             name,
             str(max(max(result.num_running) for result in each)),
             spread(means[name], digits=1),
+            spread(crowded[name], digits=1),
             spread([result.num_preemptions for result in each]),
             spread(rates[name]),
         )
@@ -139,8 +147,9 @@ def measure_kv(subject: Subject, shape: Shape, rounds: int, prefill_chunk: int, 
         (
             f"kv        the same requests, each allowed {shape.long_output} output tokens, in {num_blocks} blocks: a quarter "
             f"of what {shape.at_a_time} reservations would take",
-            table((("", "running, most", "running, mean", "preempted", "tokens/s"), *rows)),
+            table((("", "running, most", "mean", "mean while others wait", "preempted", "tokens/s"), *rows)),
             f"paged over contiguous: running {spread_of_ratios(means['paged'], means['contiguous'])}, "
+            f"while others wait {spread_of_ratios(crowded['paged'], crowded['contiguous'])}, "
             f"tokens/s {spread_of_ratios(rates['paged'], rates['contiguous'])}",
         )
     )
@@ -195,7 +204,7 @@ def skewed_asks(shape: Shape, subject: Subject, seed: int) -> list[Ask]:
 
 def prefix_asks(shape: Shape, subject: Subject, seed: int) -> list[Ask]:
     vocab_size = subject.model.info.vocab_size
-    (prefix,) = make_prompts(1, shape.prefix_len, vocab_size=vocab_size, seed=-1 - seed)
+    (prefix,) = make_prompts(1, shape.prefix_len, vocab_size=vocab_size, seed=f"prefix {seed}")
     prompts = make_prompts(shape.at_a_time, shape.own_len, vocab_size=vocab_size, seed=seed, prefix=prefix)
     return [Ask(prompt, shape.prefix_output, shape.prefix_output) for prompt in prompts]
 
@@ -220,9 +229,19 @@ def _measure(bench: Bench, asks: Sequence[Ask]) -> Result:
     before = bench.engine.statistics().counters
     num_prefill_tokens, num_preemptions = before.num_prefill_tokens, before.num_preemptions
     num_running: list[int] = []
-    run = bench.answer(asks, on_step=lambda: num_running.append(bench.engine.statistics().num_running))
+    num_crowded: list[int] = []
+
+    def count() -> None:
+        snapshot = bench.engine.statistics()
+        num_running.append(snapshot.num_running)
+        if snapshot.num_waiting:
+            num_crowded.append(snapshot.num_running)
+
+    run = bench.answer(asks, on_step=count)
     after = bench.engine.statistics().counters
-    return Result(run, num_running, after.num_prefill_tokens - num_prefill_tokens, after.num_preemptions - num_preemptions)
+    return Result(
+        run, num_running, num_crowded, after.num_prefill_tokens - num_prefill_tokens, after.num_preemptions - num_preemptions
+    )
 
 
 def _mean_running(results: list[Result]) -> str:

@@ -83,8 +83,8 @@ def measure(
     vocab_size = subject.model.info.vocab_size
     try:
         for index in range(-1, rounds):
-            prompts = make_prompts(streams, prompt, vocab_size=vocab_size, seed=seed * 1000 + index)
-            (newcomer,) = make_prompts(1, long_prompt, vocab_size=vocab_size, seed=-1000 * seed - index)
+            prompts = make_prompts(streams, prompt, vocab_size=vocab_size, seed=f"streams {seed} {index}")
+            (newcomer,) = make_prompts(1, long_prompt, vocab_size=vocab_size, seed=f"long {seed} {index}")
             for name in rotated(list(benches), index):
                 stall = run_into(benches[name], exactly(prompts, num_output), Ask(newcomer, _LONG_OUTPUT, _LONG_OUTPUT))
                 if index >= 0:
