@@ -32,6 +32,11 @@ def num_blocks_of(num_tokens: int) -> int:
     return -(-num_tokens // BLOCK_SIZE)
 
 
+def roomy(num_blocks: int) -> int:
+    """Blocks for a pool of which so many are needed at once, and nobody waits for one."""
+    return int(num_blocks * _SPARE_BLOCKS) + 2
+
+
 def make_config(
     *,
     at_a_time: int,
@@ -46,7 +51,7 @@ def make_config(
     return ReplicaConfig(
         policy=policy,
         kv=kv,
-        num_blocks=num_blocks or int(at_a_time * num_blocks_of(max_len) * _SPARE_BLOCKS) + 2,
+        num_blocks=num_blocks or roomy(at_a_time * num_blocks_of(max_len)),
         max_num_seqs=at_a_time,
         max_model_len=max_len,
         prefill_chunk=prefill_chunk,

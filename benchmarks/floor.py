@@ -12,7 +12,7 @@ import typer
 
 from batcher.config import Device, Dtype
 from batcher.sim.tables import table
-from benchmarks.bench import Bench, make_config
+from benchmarks.bench import Bench, make_config, num_blocks_of, roomy
 from benchmarks.device_rates import measure_bandwidth, measure_flops
 from benchmarks.models import Subject
 from benchmarks.options import Chunk, DeviceName, DtypeName, ModelName, RandomShape, Rounds, Seed, open_and_tell, parse_counts
@@ -46,7 +46,9 @@ def main(
     cost = cost_of(subject.config, bytes_per_weight=subject.dtype.itemsize)
     rates: list[Machine] = []
     max_len = max(prompt + output, max(lengths) + 1)
-    bench = Bench(subject.model, make_config(at_a_time=max(counts), max_len=max_len, prefill_chunk=prefill_chunk))
+    num_blocks = roomy(max(max(counts) * num_blocks_of(prompt + output), num_blocks_of(max_len)))
+    config = make_config(at_a_time=max(counts), max_len=max_len, prefill_chunk=prefill_chunk, num_blocks=num_blocks)
+    bench = Bench(subject.model, config)
     decodes: dict[int, list[StepRecord]] = {count: [] for count in counts}
     prefills: dict[int, list[list[StepRecord]]] = {length: [] for length in lengths}
     vocab_size = subject.model.info.vocab_size

@@ -13,7 +13,7 @@ import typer
 
 from batcher.config import Device, Dtype
 from batcher.sim.tables import table
-from benchmarks.bench import Ask, Bench, exactly, make_config
+from benchmarks.bench import Ask, Bench, exactly, make_config, num_blocks_of, roomy
 from benchmarks.models import Subject
 from benchmarks.options import DeviceName, DtypeName, ModelName, RandomShape, Rounds, Seed, open_and_tell
 from benchmarks.runs import make_prompts, rotated, spread
@@ -75,8 +75,12 @@ def measure(
     # Streams go on until the long prompt is through, even if its chunks are the smallest.
     num_output = _STEPS_BEFORE + -(-long_prompt // min([chunk for chunk in chunks if chunk] or [long_prompt])) + _STEPS_AFTER
     max_len = max(long_prompt + _LONG_OUTPUT, prompt + num_output)
+    num_blocks = roomy(streams * num_blocks_of(prompt + num_output) + num_blocks_of(long_prompt + _LONG_OUTPUT))
     benches = {
-        str(chunk): Bench(subject.model, make_config(at_a_time=streams + 1, max_len=max_len, prefill_chunk=chunk))
+        str(chunk): Bench(
+            subject.model,
+            make_config(at_a_time=streams + 1, max_len=max_len, prefill_chunk=chunk, num_blocks=num_blocks),
+        )
         for chunk in chunks
     }
     stalls: dict[int, list[Stall]] = {chunk: [] for chunk in chunks}
