@@ -67,6 +67,32 @@ class Listener(Protocol):
         """It is over: on request, or by an error: ConfigError if it cannot ever start, else a bug."""
 
 
+class Unread:
+    """Submits of one tier that are in the inbox. Whoever sends adds to what came, and the thread to what was taken."""
+
+    __slots__ = ("_num_sent", "_num_taken", "_num_tokens_sent", "_num_tokens_taken")
+
+    def __init__(self) -> None:
+        self._num_sent = self._num_tokens_sent = self._num_taken = self._num_tokens_taken = 0
+
+    @property
+    def num(self) -> int:
+        return self._num_sent - self._num_taken
+
+    @property
+    def num_tokens(self) -> int:
+        """Their prompts'."""
+        return self._num_tokens_sent - self._num_tokens_taken
+
+    def note_sent(self, request: GenerationRequest) -> None:
+        self._num_sent += 1
+        self._num_tokens_sent += len(request.prompt)
+
+    def note_taken(self, request: GenerationRequest) -> None:
+        self._num_taken += 1
+        self._num_tokens_taken += len(request.prompt)
+
+
 class EngineThread:
     """`_inbox`: anybody appends and then sets `_has_mail`; the thread clears that and then pops, so that it sleeps through no
     message. What is public and changes is written by the thread and read by anybody.
@@ -91,18 +117,18 @@ class EngineThread:
         """A recent snapshot."""
         self.busy_since: float | None = None
         """When the pass in progress began, on the engine's clock; None while it rests or starts its backend."""
-        self.num_taken = 0
-        """Submits taken from the inbox so far."""
-        self.num_tokens_taken = 0
-        """Their prompts' tokens."""
+        self.unread = {tier: Unread() for tier in engine.config.tiers}
+        """What it has not taken from the inbox yet, by tier, the highest first."""
         self.num_failed_checks = 0
 
     def start(self) -> None:
         self._thread.start()
 
     def send(self, message: Message) -> None:
-        """Never blocks. Any thread may call it. Nobody reads it once the thread is over."""
+        """Never blocks. One thread sends. Nobody reads it once the thread is over."""
         if not self._is_over:
+            if isinstance(message, Submit):
+                self.unread[message.request.tier].note_sent(message.request)
             self._inbox.append(message)
             self._has_mail.set()
 
@@ -168,8 +194,7 @@ class EngineThread:
             now = engine.clock()
             if isinstance(message, Submit):
                 events += engine.submit(message.sequence_id, message.request, now=now, arrived_at=message.arrived_at)
-                self.num_taken += 1
-                self.num_tokens_taken += len(message.request.prompt)
+                self.unread[message.request.tier].note_taken(message.request)
             elif isinstance(message, Cancel):
                 events += engine.cancel(message.sequence_id, now=now)
             else:

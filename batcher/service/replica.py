@@ -41,8 +41,7 @@ class ReplicaState(StrEnum):
 class Replica:
     """Belongs to one event loop, which is the only one that may call it, and is created there.
 
-    The engine belongs to the thread once that is started. `_num_sent` and `_num_tokens_sent` count submits and their prompts'
-    tokens: less what the thread has taken, they are what is in its inbox.
+    The engine belongs to the thread once that is started.
     """
 
     def __init__(
@@ -65,8 +64,6 @@ class Replica:
         self._is_draining = False
         self._is_stalled = False
         self._ids = count(1)
-        self._num_sent = 0
-        self._num_tokens_sent = 0
         self._watch_timer: asyncio.TimerHandle | None = None
         self._has_settled = asyncio.Event()
         """Set when it is ready for the first time, or has ended."""
@@ -87,8 +84,6 @@ class Replica:
             self._callers.refuse(request.tier, refusal, on_event)
             return sequence_id
         self._callers.add(sequence_id, request, on_event)
-        self._num_sent += 1
-        self._num_tokens_sent += len(request.prompt)
         self._thread.send(Submit(sequence_id, request, self._clock()))
         return sequence_id
 
@@ -135,7 +130,8 @@ class Replica:
 
     def load(self) -> dict[str, object]:
         """What a router wants to know (SPEC S7.2), as of a step ago or so; with what is in the inbox."""
-        statistics, thread = self._thread.statistics, self._thread
+        statistics = self._thread.statistics
+        num_unread_tokens = sum(unread.num_tokens for unread in self._thread.unread.values())
         return {
             "ready": self.is_ready,
             "state": self._state,
@@ -143,7 +139,7 @@ class Replica:
             "running": statistics.num_running,
             "slots": statistics.num_slots,
             "waiting": {tier.name: tier.num_waiting for tier in statistics.tiers},
-            "waiting_tokens": statistics.num_waiting_tokens + self._num_tokens_sent - thread.num_tokens_taken,
+            "waiting_tokens": statistics.num_waiting_tokens + num_unread_tokens,
             "blocks": statistics.num_blocks,
             "free_blocks": statistics.num_blocks - statistics.num_held_blocks,
         }
@@ -229,14 +225,24 @@ class Replica:
             return Failed(Outcome.FAILED, ServerFault("internal error"), NO_USAGE)
         if not self.is_ready:
             return Failed(Outcome.REJECTED_CAPACITY, _not_ready(), NO_USAGE)
-        # With what waits in the scheduler as of a step ago: an engine that stands still lets nothing pile up here.
-        statistics, thread = self._thread.statistics, self._thread
-        num_waiting = statistics.num_waiting + self._num_sent - thread.num_taken
-        num_tokens = statistics.num_waiting_tokens + self._num_tokens_sent - thread.num_tokens_taken + len(request.prompt)
-        if num_waiting >= self.config.max_waiting or num_tokens > self.config.max_waiting_tokens:
+        if self._is_inbox_full(request):
             error = Overloaded("too many requests are waiting", retry_after_s=FULL_RETRY_AFTER_S)
             return Failed(Outcome.REJECTED_CAPACITY, error, NO_USAGE)
         return None
+
+    def _is_inbox_full(self, request: GenerationRequest) -> bool:
+        """Whether an engine that stands still has left as much unread as may wait, of this tier and higher ones.
+
+        What waits in the scheduler does not count: it alone knows who gives way to whom there, and how long that takes. Nor do
+        lower tiers, whose flood must not keep a higher one out.
+        """
+        num, num_tokens = 1, len(request.prompt)
+        for tier, unread in self._thread.unread.items():
+            num += unread.num
+            num_tokens += unread.num_tokens
+            if tier == request.tier:
+                break
+        return num > self.config.max_waiting or num_tokens > self.config.max_waiting_tokens
 
     def _end_all(self, outcome: Outcome, error: ServiceError) -> None:
         self._callers.end_all(outcome, error)

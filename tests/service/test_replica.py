@@ -148,6 +148,45 @@ async def test_a_stalled_engine_lets_nothing_pile_up() -> None:
         assert [transcript.text for transcript in told] == ["next"] * 5 + [""] * 45
 
 
+async def test_a_full_queue_of_one_tier_keeps_no_higher_one_out() -> None:
+    """The replica counted all that waited and refused paid requests at once, before the scheduler could let free ones give way:
+    at three times the capacity half of the paid traffic was turned away that alone would have been served."""
+    config = ReplicaConfig(num_blocks=256, max_num_seqs=1, max_model_len=4096, max_waiting=2)
+    async with running(ScriptedModel(repeats=True), config) as replica:
+        replica.submit(ask("runs", max_tokens=3000), Transcript())
+        await until(lambda: replica.statistics().num_running == 1)
+        free = [Transcript() for _ in range(2)]
+        for transcript in free:
+            replica.submit(ask("waits", tier="free"), transcript)
+        await until(lambda: replica.statistics().num_waiting == 2)
+        paid = [Transcript() for _ in range(3)]
+        for transcript in paid:
+            replica.submit(ask("waits"), transcript)
+        await until(lambda: all(transcript.end is not None for transcript in [*free, paid[2]]))
+        assert {transcript.failed.outcome for transcript in [*free, paid[2]]} == {Outcome.REJECTED_CAPACITY}
+        assert (paid[0].end, paid[1].end) == (None, None)
+
+
+async def test_a_stalled_engine_takes_a_tier_however_many_of_a_lower_one_came_before() -> None:
+    model = ScriptedModel()
+    config = ReplicaConfig(num_blocks=256, max_num_seqs=2, max_model_len=1024, max_waiting=5)
+    async with running(model, config) as replica:
+        model.gate = threading.Event()
+        replica.submit(ask("first"), Transcript())
+        await until(lambda: bool(model.steps))
+        free, paid = [[Transcript() for _ in range(7)] for _ in range(2)]
+        for transcript in free:
+            replica.submit(ask("free", tier="free"), transcript)
+        for transcript in paid:
+            replica.submit(ask("paid"), transcript)
+        assert [transcript.end is None for transcript in free] == [True] * 5 + [False] * 2
+        assert [transcript.end is None for transcript in paid] == [True] * 5 + [False] * 2
+        model.gate.set()
+        await until(lambda: all(transcript.end is not None for transcript in [*free, *paid]))
+        assert [transcript.text for transcript in paid] == ["paid"] * 5 + [""] * 2
+        assert {transcript.text for transcript in free} == {""}
+
+
 async def test_a_router_is_told_what_waits_and_what_is_free() -> None:
     model = ScriptedModel(depth=1)
     config = ReplicaConfig(num_blocks=64, max_num_seqs=1, max_model_len=512)
