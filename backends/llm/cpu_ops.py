@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.llm.compile import CannotCompile, load_kernels
+from backends.llm.cpu_memory import empty_on_huge_pages, keep_freed_memory
 from backends.llm.ops import HeadShape, LayerCache, Linear, Ops, Rope, StepTensors
 from backends.llm.torch_ops import TorchOps
 from batcher.types import BLOCK_SIZE
@@ -44,6 +45,9 @@ _SIGNATURES: dict[str, list[Any]] = {
     "attention": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER],
 }
 """Of the kernels that exist for each dtype, as `name_bf16` and `name_f32`."""
+_LONG = ("pack", "linear", "attention")
+"""Kernels that let other Python threads run meanwhile. The rest are over before it pays: whoever gives the lock up in a process
+that also serves may wait milliseconds to have it back, a hundred times a step."""
 
 
 class _Linear(ctypes.Structure):
@@ -77,6 +81,7 @@ def create_cpu_ops(cache: Path | None = None) -> Ops:
     """The fast operations, or the reference where the kernels cannot be compiled (then one warning says why).
 
     `cache` is where the compiled kernels are kept, the user's cache folder by default."""
+    keep_freed_memory()
     try:
         return CpuOps(load_kernels(cache))
     except CannotCompile as error:
@@ -119,8 +124,9 @@ class CpuOps:
 
     def _resolve(self, suffix: str) -> dict[str, Callable[..., None]]:
         functions = {}
+        holding_lock = ctypes.PyDLL(self._kernels._name, handle=self._kernels._handle)
         for name, signature in _SIGNATURES.items():
-            function = getattr(self._kernels, f"{name}_{suffix}")
+            function = getattr(self._kernels if name in _LONG else holding_lock, f"{name}_{suffix}")
             function.argtypes, function.restype = signature, None
             functions[name] = function
         return functions
@@ -136,7 +142,7 @@ class CpuOps:
             return lambda x: functional.linear(x, weight, bias)
         if not _can_multiply(dtype):
             return _library_linear(weight, bias)
-        packed = torch.empty(self._kernels.packed_words(columns, depth, weight.itemsize), dtype=torch.int32)
+        packed = empty_on_huge_pages(self._kernels.packed_words(columns, depth, weight.itemsize), torch.int32)
         source = weight.contiguous()
         self._functions[dtype]["pack"](source.data_ptr(), packed.data_ptr(), columns, depth, self._num_threads)
         wide_bias = None if bias is None else bias.float().contiguous()
@@ -157,7 +163,7 @@ class CpuOps:
         if not self._can_attend(shape, dtype):
             return self._reference.allocate_cache(num_layers, num_blocks, shape, dtype)
         size = num_blocks * shape.num_kv_heads * 2 * BLOCK_SIZE * shape.head_dim
-        return [torch.zeros(size, dtype=dtype) for _ in range(num_layers)]
+        return list(empty_on_huge_pages(num_layers * size, dtype).zero_().view(num_layers, size))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if x.dtype not in self._functions:
@@ -258,7 +264,7 @@ class CpuOps:
 
 def _library_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     """oneDNN's multiplication, with the weight in the layout it wants: about twice as fast on few rows as with torch's."""
-    if not torch._C._has_mkldnn or weight.dtype == torch.float32:
+    if weight.dtype != torch.bfloat16 or not (torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return lambda x: functional.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, _LIBRARY_ROWS)
     multiply, columns = torch.ops.mkldnn._linear_pointwise, weight.shape[0]

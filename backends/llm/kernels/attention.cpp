@@ -1,8 +1,9 @@
 // Attention over the paged cache: online softmax, four blocks at a time.
 //
-// For each group of four blocks (64 positions) and up to six rows at a time: 24 score vectors are summed in registers over the
-// words of the keys, turned into weights, and the weights' words multiplied with the values into 24 sums of output channels. The
-// next group is fetched meanwhile: blocks lie anywhere, so no hardware prefetcher would find them.
+// For each group of four blocks (64 positions) and up to six rows at a time, 24 score vectors are summed in registers over the
+// words of the keys, turned into weights, and the weights' words multiplied with the values into 24 sums of output channels. Four
+// blocks are read side by side: one after the other, each would have to wake the hardware's prefetcher again. (Software prefetches
+// were measured and left out: they compete for the same few misses in flight.)
 #include <cmath>
 
 #include "attention.h"
@@ -11,10 +12,14 @@ namespace {
 
 constexpr int kBlocks = 4;
 constexpr int64_t kGroup = kBlocks * kBlock;
-constexpr int kRows = 6;
+#if defined(__AVX512F__)
+constexpr int kRows = 6;  // 24 sums, 4 vectors of keys or values and a word: 29 of 32 registers
+#else
+constexpr int kRows = 1;  // with shorter registers, each of these vectors takes two or four
+#endif
 constexpr float kMasked = -1e30f;  // finite: a row that sees nothing of a partition has garbage sums, but merges with weight 0
 
-static_assert(kPartition % kGroup == 0, "");
+static_assert(kPartition % kGroup == 0 && kTileRows % kLanes == 0, "");
 
 struct Group {
     const uint32_t *keys[kBlocks], *values[kBlocks];
@@ -22,18 +27,18 @@ struct Group {
 
 // scores[r][64] = scale * query[r] . key of each position
 template <class T, int R>
-void score(const T* const* queries, const Group& group, const Group& next, int64_t dim, float scale, float* scores) {
+void score(const T* const* queries, const Group& group, int64_t dim, float scale, float* scores) {
     Floats sums[R][kBlocks] = {};
     for (int64_t i = 0; i < dim / kPerWord<T>; i++) {
-        Words keys[kBlocks];
+        Packed<T> keys[kBlocks];
         for (int b = 0; b < kBlocks; b++) {
-            keys[b] = load_vector<Words>(group.keys[b] + i * kBlock);
-            __builtin_prefetch(next.keys[b] + i * kBlock);
+            keys[b] = load_words<T>(group.keys[b] + i * kBlock);
+            pin(keys[b]);
         }
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
-            Words word = splat_word(queries[r] + i * kPerWord<T>);
-            for (int b = 0; b < kBlocks; b++) sums[r][b] = dot<T>(sums[r][b], word, keys[b]);
+            Packed<T> word = splat_word<T>(queries[r] + i * kPerWord<T>);
+            for (int b = 0; b < kBlocks; b++) sums[r][b] = dot(sums[r][b], word, keys[b]);
         }
     }
     for (int r = 0; r < R; r++)
@@ -42,21 +47,21 @@ void score(const T* const* queries, const Group& group, const Group& next, int64
 
 // out[r][column...] = out * fade[r] + weights[r] . values, for V vectors of channels
 template <class T, int R, int V>
-void weigh(const T* weights, const float* fade, const Group& group, const Group& next, int64_t dim, int64_t column, float* out) {
+void weigh(const T* weights, const float* fade, const Group& group, int64_t dim, int64_t column, float* out) {
     Floats sums[R][V];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) sums[r][v] = load(out + r * dim + column + v * kLanes) * fade[r];
     for (int b = 0; b < kBlocks; b++)
         for (int64_t i = 0; i < kBlock / kPerWord<T>; i++) {
-            Words values[V];
+            Packed<T> values[V];
             for (int v = 0; v < V; v++) {
-                values[v] = load_vector<Words>(group.values[b] + i * dim + column + v * kLanes);
-                __builtin_prefetch(next.values[b] + i * dim + column + v * kLanes);
+                values[v] = load_words<T>(group.values[b] + i * dim + column + v * kLanes);
+                pin(values[v]);
             }
 #pragma GCC unroll 6
             for (int r = 0; r < R; r++) {
-                Words word = splat_word(weights + r * kGroup + b * kBlock + i * kPerWord<T>);
-                for (int v = 0; v < V; v++) sums[r][v] = dot<T>(sums[r][v], word, values[v]);
+                Packed<T> word = splat_word<T>(weights + r * kGroup + b * kBlock + i * kPerWord<T>);
+                for (int v = 0; v < V; v++) sums[r][v] = dot(sums[r][v], word, values[v]);
             }
         }
     for (int r = 0; r < R; r++)
@@ -64,40 +69,41 @@ void weigh(const T* weights, const float* fade, const Group& group, const Group&
 }
 
 template <class T, int R>
-void weigh_all(const T* weights, const float* fade, const Group& group, const Group& next, int64_t dim, float* out) {
+void weigh_all(const T* weights, const float* fade, const Group& group, int64_t dim, float* out) {
     int64_t column = 0;
-    for (; column + 4 * kLanes <= dim; column += 4 * kLanes) weigh<T, R, 4>(weights, fade, group, next, dim, column, out);
-    for (; column < dim; column += kLanes) weigh<T, R, 1>(weights, fade, group, next, dim, column, out);
+    for (; column + 4 * kLanes <= dim; column += 4 * kLanes) weigh<T, R, 4>(weights, fade, group, dim, column, out);
+    for (; column < dim; column += kLanes) weigh<T, R, 1>(weights, fade, group, dim, column, out);
 }
 
 template <class T>
-constexpr decltype(&score<T, 1>) kScore[kRows + 1] = {nullptr,     score<T, 1>, score<T, 2>, score<T, 3>,
+constexpr decltype(&score<T, 1>) kScore[7] = {nullptr,     score<T, 1>, score<T, 2>, score<T, 3>,
                                                       score<T, 4>, score<T, 5>, score<T, 6>};
 template <class T>
-constexpr decltype(&weigh_all<T, 1>) kWeigh[kRows + 1] = {nullptr,         weigh_all<T, 1>, weigh_all<T, 2>, weigh_all<T, 3>,
+constexpr decltype(&weigh_all<T, 1>) kWeigh[7] = {nullptr,         weigh_all<T, 1>, weigh_all<T, 2>, weigh_all<T, 3>,
                                                           weigh_all<T, 4>, weigh_all<T, 5>, weigh_all<T, 6>};
 
-// One row's scores of a group become weights exp2(score - peak); returns by what the sums so far are to be faded.
-template <class T>
-float soften(float* scores, T* weights, int64_t num_visible, float& peak, Floats& total) {
-    Floats s[kBlocks];
-    for (int b = 0; b < kBlocks; b++) s[b] = load(scores + b * kBlock);
+// Takes what a row does not see out of its scores of a group, and returns the highest that is left.
+inline float hide(float* scores, int64_t num_visible) {
     if (num_visible < kGroup) {
         const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-        for (int b = 0; b < kBlocks; b++) s[b] = select(lanes < int32_t(num_visible - b * kBlock), s[b], splat(kMasked));
+        for (int b = 0; b < kBlocks; b++) {
+            Ints is_visible = lanes < int32_t(num_visible - b * kBlock);
+            store(scores + b * kBlock, select(is_visible, load(scores + b * kBlock), splat(kMasked)));
+        }
     }
-    float highest = max_lanes(max(max(s[0], s[1]), max(s[2], s[3])));
-    float fade = 1.f;
-    if (highest > peak) {
-        fade = exp2(splat(peak - highest))[0];
-        peak = highest;
-    }
+    Floats left = max(load(scores), load(scores + kBlock)), right = max(load(scores + 2 * kBlock), load(scores + 3 * kBlock));
+    return max_lanes(max(left, right));
+}
+
+// One row's scores of a group become weights exp2(score - peak); returns their sums.
+template <class T>
+Floats soften(const float* scores, float peak, T* weights) {
+    Floats sums[kBlocks];
     for (int b = 0; b < kBlocks; b++) {
-        s[b] = exp2(s[b] - peak);
-        store(weights + b * kBlock, s[b]);
+        sums[b] = exp2(load(scores + b * kBlock) - peak);
+        store(weights + b * kBlock, sums[b]);
     }
-    total = total * fade + ((s[0] + s[1]) + (s[2] + s[3]));
-    return fade;
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 // Where one tile's queries lie, and in which blocks its keys and values.
@@ -127,24 +133,28 @@ void attend(const Tile<T>& tile, int64_t begin, int64_t end, Sums sums) {
     alignas(64) float scores[kTileRows * kGroup];
     alignas(64) T weights[kTileRows * kGroup];
     Floats totals[kTileRows];
-    float fades[kTileRows];
+    float highest[kTileRows] = {}, fades[kTileRows];
     float scale = kLog2E / std::sqrt(float(tile.dim));
-    for (int64_t r = 0; r < tile.num_rows; r++) sums.peak[r] = kMasked, totals[r] = Floats{};
+    for (int64_t r = 0; r < kTileRows; r++) sums.peak[r] = kMasked, totals[r] = Floats{};
     std::memset(sums.out, 0, sizeof(float) * tile.num_rows * tile.dim);
-    Group group = tile.group_at(begin);
     for (int64_t position = begin; position < end; position += kGroup) {
-        Group next = tile.group_at(position + kGroup < end ? position + kGroup : position);
+        Group group = tile.group_at(position);
         for (int64_t row = 0; row < tile.num_rows; row += kRows) {
             int64_t rows = smaller(kRows, tile.num_rows - row);
-            kScore<T>[rows](tile.queries + row, group, next, tile.dim, scale, scores + row * kGroup);
+            kScore<T>[rows](tile.queries + row, group, tile.dim, scale, scores + row * kGroup);
+        }
+        for (int64_t r = 0; r < tile.num_rows; r++) highest[r] = hide(scores + r * kGroup, tile.num_visible[r] - position);
+        for (int64_t r = 0; r < tile.num_rows; r += kLanes) {  // The rows beyond the last are there, and count for nothing.
+            Floats peak = load(sums.peak + r), raised = max(peak, load(highest + r));
+            store(fades + r, exp2(peak - raised));
+            store(sums.peak + r, raised);
         }
         for (int64_t r = 0; r < tile.num_rows; r++)
-            fades[r] = soften(scores + r * kGroup, weights + r * kGroup, tile.num_visible[r] - position, sums.peak[r], totals[r]);
+            totals[r] = totals[r] * fades[r] + soften(scores + r * kGroup, sums.peak[r], weights + r * kGroup);
         for (int64_t row = 0; row < tile.num_rows; row += kRows) {
             int64_t rows = smaller(kRows, tile.num_rows - row);
-            kWeigh<T>[rows](weights + row * kGroup, fades + row, group, next, tile.dim, sums.out + row * tile.dim);
+            kWeigh<T>[rows](weights + row * kGroup, fades + row, group, tile.dim, sums.out + row * tile.dim);
         }
-        group = next;
     }
     for (int64_t r = 0; r < tile.num_rows; r++) sums.total[r] = sum_lanes(totals[r]);
 }

@@ -31,13 +31,14 @@ void multiply_tile(const T* x, int64_t depth, const uint32_t* panel, const char*
         __builtin_prefetch(prefetch, 0, 2);
         __builtin_prefetch(prefetch + 64, 0, 2);
         prefetch += stride;
-        Words left = load_vector<Words>(panel), right = load_vector<Words>(panel + kLanes);
+        Packed<T> left = load_words<T>(panel), right = load_words<T>(panel + kLanes);
+        pin(left), pin(right);
         panel += kPanel;
 #pragma GCC unroll 14
         for (int r = 0; r < R; r++) {
-            Words word = splat_word(x + r * depth + k);
-            sums[r][0] = dot<T>(sums[r][0], word, left);
-            sums[r][1] = dot<T>(sums[r][1], word, right);
+            Packed<T> word = splat_word<T>(x + r * depth + k);
+            sums[r][0] = dot(sums[r][0], word, left);
+            sums[r][1] = dot(sums[r][1], word, right);
         }
     }
     for (int r = 0; r < R; r++) out[r][0] = sums[r][0], out[r][1] = sums[r][1];

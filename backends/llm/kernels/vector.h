@@ -47,31 +47,30 @@ inline void store_vector(void* to, V v) {
 
 inline Floats splat(float x) { return x - Floats{}; }
 
-// One word in all lanes.
-inline Words splat_word(const void* from) {
-    uint32_t word;
-    std::memcpy(&word, from, sizeof word);
-    return word - Words{};
-}
-
 inline Floats select(Ints mask, Floats a, Floats b) { return mask ? a : b; }
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
 // Sums and maxima over the lanes go in halves: the same order on every CPU, hence the same bits.
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define SHUFFLE(v, ...) __builtin_shuffle(v, Ints{__VA_ARGS__})
+#endif
+
 inline float sum_lanes(Floats v) {
-    float x[kLanes];
-    store_vector(x, v);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) x[i] += x[i + width];
-    return x[0];
+    v += SHUFFLE(v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    v += SHUFFLE(v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    v += SHUFFLE(v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    v += SHUFFLE(v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+    return v[0];
 }
 
 inline float max_lanes(Floats v) {
-    float x[kLanes];
-    store_vector(x, v);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
-    return x[0];
+    v = max(v, SHUFFLE(v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    v = max(v, SHUFFLE(v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+    v = max(v, SHUFFLE(v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    v = max(v, SHUFFLE(v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+    return v[0];
 }
 
 // Round to nearest, ties to even; a NaN stays one.
@@ -92,7 +91,14 @@ inline Halves to_bf16(Floats v) {
 // Sixteen elements as floats, and back.
 inline Floats load(const float* from) { return load_vector<Floats>(from); }
 inline void store(float* to, Floats v) { store_vector(to, v); }
-inline Floats load(const Bf16* from) { return (Floats)(__builtin_convertvector(load_vector<Halves>(from), Words) << 16); }
+inline Floats load(const Bf16* from) {
+#if defined(__AVX512BF16__)
+    Words wide = (Words)_mm512_cvtepu16_epi32((__m256i)load_vector<Halves>(from));
+#else
+    Words wide = __builtin_convertvector(load_vector<Halves>(from), Words);
+#endif
+    return (Floats)(wide << 16);
+}
 inline void store(Bf16* to, Floats v) { store_vector(to, to_bf16(v)); }
 
 // One element as a float, and back: for the tails of rows.
@@ -106,24 +112,62 @@ inline float load_one(const Bf16* from) {
 }
 inline void store_one(Bf16* to, float x) { to->bits = to_bf16(splat(x))[0]; }
 
-// sum + a . b in each lane, a lane being one word of T.
+// Sixteen words of T, as `dot` takes them. (Typed as the instruction's own operand: GCC loads anew for each cast.)
 template <class T>
-inline Floats dot(Floats sum, Words a, Words b);
+struct Operand;
 
 template <>
-inline Floats dot<float>(Floats sum, Words a, Words b) {
-    return sum + (Floats)a * (Floats)b;
+struct Operand<float> {
+    typedef Floats type;
+};
+
+template <>
+struct Operand<Bf16> {
+#if defined(__AVX512BF16__)
+    typedef __m512bh type;
+#else
+    typedef Words type;
+#endif
+};
+
+template <class T>
+using Packed = typename Operand<T>::type;
+
+template <class T>
+inline Packed<T> load_words(const void* from) {
+    return load_vector<Packed<T>>(from);
 }
 
-template <>
-inline Floats dot<Bf16>(Floats sum, Words a, Words b) {
-#if defined(__AVX512BF16__)
-    return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+// Keeps a vector in its register. GCC would read it from memory again at each use, and the loads would be what limits.
+#if defined(__AVX512F__)
+template <class V>
+inline void pin(V& v) {
+    asm("" : "+v"(v));
+}
 #else
+template <class V>
+inline void pin(V&) {}
+#endif
+
+// One word in all lanes.
+template <class T>
+inline Packed<T> splat_word(const void* from) {
+    uint32_t word;
+    std::memcpy(&word, from, sizeof word);
+    return (Packed<T>)(word - Words{});
+}
+
+// sum + a . b in each lane, a lane being one word of T.
+inline Floats dot(Floats sum, Floats a, Floats b) { return sum + a * b; }
+
+#if defined(__AVX512BF16__)
+inline Floats dot(Floats sum, __m512bh a, __m512bh b) { return (Floats)_mm512_dpbf16_ps((__m512)sum, a, b); }
+#else
+inline Floats dot(Floats sum, Words a, Words b) {
     sum += (Floats)(a << 16) * (Floats)(b << 16);
     return sum + (Floats)(a & 0xffff0000u) * (Floats)(b & 0xffff0000u);
-#endif
 }
+#endif
 
 // 2 ** x to about two units in the last place; 0 below 2 ** -126, and x at most 127.
 //

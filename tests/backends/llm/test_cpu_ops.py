@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from backends.llm import compile as compile_
+from backends.llm import cpu_ops
 from backends.llm.compile import CannotCompile, load_kernels
 from backends.llm.cpu_ops import CpuOps
 from backends.llm.ops import HeadShape, Rope, StepTensors
@@ -27,16 +29,22 @@ NUM_BLOCKS = 220
 DTYPES = [pytest.param(torch.float32, id="f32"), pytest.param(torch.bfloat16, id="bf16")]
 
 
-@pytest.fixture(scope="module")
-def ops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuOps]:
+@pytest.fixture(scope="module", params=["native", "portable"])
+def ops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuOps]:
+    """With all that this CPU can do, and as on one that has nothing but what every compiler knows of."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        yield CpuOps(load_kernels(tmp_path_factory.mktemp("kernels")))
-    except CannotCompile as error:
-        pytest.skip(f"the kernels cannot be compiled here: {error}")
-    finally:
-        torch.set_num_threads(threads)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "portable":
+            flags = [flag for flag in compile_.FLAGS if flag not in ("-march=native", "-O3")]
+            patch.setattr(compile_, "FLAGS", (*flags, "-O1"))  # Quicker to compile.
+            patch.setattr(cpu_ops, "_can_multiply", lambda dtype: True)
+        try:
+            yield CpuOps(load_kernels(tmp_path_factory.mktemp("kernels")))
+        except CannotCompile as error:
+            pytest.skip(f"the kernels cannot be compiled here: {error}")
+        finally:
+            torch.set_num_threads(threads)
 
 
 def assert_near(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
@@ -204,6 +212,17 @@ def test_a_row_is_multiplied_alike_whatever_the_batch(ops: CpuOps, dtype: torch.
     whole = linear(x)
     for rows in (1, 2, 13, 40, 113):
         assert torch.equal(linear(x[:rows]), whole[:rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear_by_the_library(ops: CpuOps, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CPUs whose matrix units only the library uses."""
+    monkeypatch.setattr(cpu_ops, "_can_multiply", lambda dtype: False)
+    weight, bias = random(48, 32).to(dtype) / 32**0.5, random(48, seed=1).to(dtype)
+    linear = ops.linear(weight, bias)
+    for rows in (0, 1, 5):
+        x = random(rows, 32, seed=rows).to(dtype)
+        assert_near(linear(x), (x.double() @ weight.double().T + bias.double()).to(dtype), dtype)
 
 
 def test_heads_of_odd_sizes_are_left_to_the_reference(ops: CpuOps) -> None:
