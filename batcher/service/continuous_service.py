@@ -92,21 +92,7 @@ class ContinuousService:
     # What it tells.
 
     def load(self) -> dict[str, object]:
-        """Work that waits, and room."""
-        statistics = self.replica.statistics()
-        return {
-            "ready": self.replica.is_ready,
-            "state": self.replica.state,
-            "live": self.replica.num_live,
-            "running": statistics.num_running,
-            "waiting": {tier.name: tier.num_waiting for tier in statistics.tiers},
-            "waiting_tokens": {tier.name: tier.num_waiting_tokens for tier in statistics.tiers},
-            "slots": statistics.num_slots,
-            "blocks": statistics.num_blocks,
-            "free_blocks": statistics.num_free_blocks,
-            "held_blocks": statistics.num_held_blocks,
-            "cached_blocks": statistics.num_cached_blocks,
-        }
+        return self.replica.load()
 
     def describe(self) -> dict[str, object]:
         config = self.config

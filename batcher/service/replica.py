@@ -131,7 +131,9 @@ class Replica:
     def load(self) -> dict[str, object]:
         """What a router wants to know (SPEC S7.2), as of a step ago or so; with what is in the inbox."""
         statistics = self._thread.statistics
-        num_unread_tokens = sum(unread.num_tokens for unread in self._thread.unread.values())
+        waiting_tokens = {tier.name: tier.num_waiting_tokens for tier in statistics.tiers}
+        for tier, unread in self._thread.unread.items():
+            waiting_tokens[tier] += unread.num_tokens
         return {
             "ready": self.is_ready,
             "state": self._state,
@@ -139,9 +141,11 @@ class Replica:
             "running": statistics.num_running,
             "slots": statistics.num_slots,
             "waiting": {tier.name: tier.num_waiting for tier in statistics.tiers},
-            "waiting_tokens": statistics.num_waiting_tokens + num_unread_tokens,
+            "waiting_tokens": waiting_tokens,
             "blocks": statistics.num_blocks,
-            "free_blocks": statistics.num_blocks - statistics.num_held_blocks,
+            "free_blocks": statistics.num_free_blocks,
+            "held_blocks": statistics.num_held_blocks,
+            "cached_blocks": statistics.num_cached_blocks,
         }
 
     @property

@@ -198,7 +198,7 @@ async def test_a_router_is_told_what_waits_and_what_is_free() -> None:
         for transcript in told[1:]:
             replica.submit(ask("y" * 97, tier="free"), transcript)
         load = replica.load()
-        assert (load["ready"], load["live"], load["waiting_tokens"]) == (True, 3, 200)
+        assert (load["ready"], load["live"], load["waiting_tokens"]) == (True, 3, {"paid": 0, "free": 200})
         model.gate.set()
         await until(lambda: all(transcript.end is not None for transcript in told))
         await until(lambda: replica.load()["running"] == 0)

@@ -1,10 +1,10 @@
 """From a sequence's bytes to text that may be shown: whole characters only, and nothing that may turn out to be a stop string.
 
-Tokens are not characters: a token may end in the middle of one, and a stop string may begin in one token and end three later. So
-text is held back while it could still become a stop string, and given out as soon as it cannot. Looking for stop strings in
+Tokens are not characters: a token may end in the middle of one, and a stop string may begin in one token and end three later.
+So text is held back while it could still become a stop string, and given out as soon as it cannot. Looking for stop strings in
 each whole text again was refused: it costs the length of the answer for each token. Here each stop string has a state, the
-number of its characters that the text ends with, and a table of where to fall back when the next one does not fit (Knuth, Morris
-and Pratt, 1977), so a character costs the same however long the answer is.
+number of its characters that the text ends with, and a table of where to fall back when the next one does not fit (Knuth,
+Morris and Pratt, 1977), so a character costs the same however long the answer is.
 """
 
 import codecs
@@ -48,8 +48,8 @@ def _fallbacks(text: str) -> list[int]:
 class TextStream:
     """One sequence's text.
 
-    `_held` is decoded and not given out: the longest end of the text that is the head of a stop string. Once `stopped_by` is set
-    nothing more is decoded.
+    `_held` is decoded and not given out: the longest end of the text that is the head of a stop string. Once `stopped_by` is
+    set nothing more is decoded.
     """
 
     def __init__(self, stop_sequences: tuple[str, ...] = ()) -> None:
@@ -58,8 +58,7 @@ class TextStream:
         self._stops = tuple(StopString(text) for text in stop_sequences)
         self._held = ""
         self.stopped_by: str | None = None
-        """The stop string that ended the text. Of several that end with the same character the longest, since its head came
-        first."""
+        """The stop string that ended the text. Of several that end with the same character the longest: its head came first."""
 
     @property
     def stopped(self) -> bool:
