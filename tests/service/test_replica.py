@@ -203,7 +203,8 @@ async def test_a_router_is_told_what_waits_and_what_is_free() -> None:
         await until(lambda: all(transcript.end is not None for transcript in told))
         await until(lambda: replica.load()["running"] == 0)
         load = replica.load()
-        assert (load["live"], load["waiting"], load["free_blocks"]) == (0, {"paid": 0, "free": 0}, 64)
+        assert (load["live"], load["waiting"], load["held_blocks"]) == (0, {"paid": 0, "free": 0}, 0)
+        assert (load["free_blocks"], load["cached_blocks"]) == (49, 15)
 
 
 async def test_prompts_that_wait_are_bounded_in_tokens_too() -> None:
