@@ -207,6 +207,7 @@ NOT_JSON = {
     "UTF-16": body().decode().encode("utf-16"),
     "NaN": body().replace(b"100", b"NaN"),
     "deep": body().replace(b'"hello"', b"[" * 100_000),
+    "deep beside its kind": body().replace(b'"hello"', b'[{"type": ' + b"[" * 100_000),
     "long name": body()[:-1] + b', "' + b"n" * 100_000 + b'": 1}',
 }
 

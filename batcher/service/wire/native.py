@@ -94,6 +94,8 @@ def decode(body: bytes) -> Conversation:
         raise InvalidRequest(f"invalid body: {text}") from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the body must be a JSON object like {_EXAMPLE}: {explain(error)}") from None
+    except RecursionError:
+        raise InvalidRequest(f"the body is nested too deeply: it must be a JSON object like {_EXAMPLE}") from None
     return Conversation(
         model=parsed.model,
         messages=tuple(_message(turn, number) for number, turn in enumerate(parsed.messages)),
