@@ -27,6 +27,10 @@ from batcher.settings import Settings
 _BACKLOG = 4096
 """Connections that may wait to be accepted: a load test opens thousands at once."""
 
+_UNSENT_BYTES = 16_384
+"""What the system may hold of a connection's replies before it has sent them. By itself it takes megabytes, and then a client
+that reads nothing cannot be told from one that does until its answer is over."""
+
 _MAX_FILES = 65_536
 """More than the connections that are let in."""
 
@@ -79,6 +83,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in self.servers[0].sockets:
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)  # Connections inherit it.
         # What the start has made stays for good, and a request leaves no cycles behind: the collector has little to look for,
         # and looks seldom. Its pauses would be in somebody's latency.
         gc.collect()

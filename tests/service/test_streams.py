@@ -153,6 +153,17 @@ async def test_a_client_that_does_not_read_is_cut_off_and_holds_nothing() -> Non
         assert_answer(await client.ask(ask("next")))
 
 
+async def test_the_system_does_not_hide_who_does_not_read() -> None:
+    """By itself it took megabytes of a stream that nobody read: most answers were over before anybody could tell, and until
+    then they kept slots and blocks from others."""
+    async with generating(simulated(simulated_answer="repeat", body_timeout=0.05)) as server, connected(server.port) as deaf:
+        cast(asyncio.Transport, deaf.writer.transport).pause_reading()
+        deaf.write(ask("x", max_tokens=LONG, stream=True))
+        await until(lambda: server.count(Outcome.CANCELLED) + server.count(Outcome.OK) == 1)
+        assert server.service.replica.meters.num_output_tokens < LONG / 3
+        assert server.count(Outcome.CANCELLED) == 1
+
+
 def _shrink_buffers(server: Server) -> None:
     """So that little need be generated to fill what the kernel would hold for a client."""
     with socket.socket(fileno=os.dup(server.servers[0].sockets[0].fileno())) as listener:
