@@ -1,9 +1,9 @@
 // Attention over the paged cache: online softmax, four blocks at a time.
 //
 // For each group of four blocks (64 positions) and up to six rows at a time, 24 score vectors are summed in registers over the
-// words of the keys, turned into weights, and the weights' words multiplied with the values into 24 sums of output channels. Four
-// blocks are read side by side: one after the other, each would have to wake the hardware's prefetcher again. (Software prefetches
-// were measured and left out: they compete for the same few misses in flight.)
+// words of the keys, turned into weights, and the weights' words multiplied with the values into 24 sums of output channels.
+// Four blocks are read side by side: one after the other, each would have to wake the hardware's prefetcher again. (Software
+// prefetches were measured and left out: they compete for the same few misses in flight.)
 #include <cmath>
 
 #include "attention.h"

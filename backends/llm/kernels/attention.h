@@ -1,8 +1,9 @@
 // How a step's attention is cut into tiles, and how their results are put together again.
 //
-// A tile is some tokens of one sequence and some query heads that share a key-value head, together at most kTileRows rows: they read
-// each block once for all. Positions are attended to in partitions of kPartition; each has softmax sums of its own, which are then
-// merged in order. So partitions can be computed one after the other, or, when few sequences are long, by different threads:
+// A tile is some tokens of one sequence and some query heads that share a key-value head, together at most kTileRows rows: they
+// read each block once for all. Positions are attended to in partitions of kPartition; each has softmax sums of its own, which
+// are then merged in order. So partitions can be computed one after the other, or, when few sequences are long, by different
+// threads:
 //
 //     tiles >= threads:    item = tile, all partitions        |0    512|512  1024|1024 1300|  merged by the item itself
 //     tiles <  threads:    item = tile, one partition         |0    512|  |512  1024|  ...    merged when all are there

@@ -7,8 +7,8 @@
 
 namespace {
 
-// Work of fewer elements, some ten microseconds, is left to one thread. Waking another takes one; but on a core that others use,
-// too, it may take a whole time slice until that one is there, and a step has a hundred of these.
+// Work of fewer elements, some ten microseconds, is left to one thread. Waking another takes one; but on a core that others
+// use, too, it may take a whole time slice until that one is there, and a step has a hundred of these.
 constexpr int64_t kSerialElements = 49152;
 
 template <class T>
@@ -89,7 +89,8 @@ void rotate_head(const T* x, const T* norm, float eps, const float* cos, const f
     }
 }
 
-// Writes one head's key and value to where `step.h` draws them. Threads may write neighbours of one word: each stores its own half.
+// Writes one head's key and value to where `step.h` draws them. Threads may write neighbours of one word: each stores its own
+// half.
 template <class T>
 void store_key_value(const T* key, const T* value, T* block, int64_t offset, int64_t dim) {
     constexpr int64_t w = kPerWord<T>;

@@ -1,12 +1,14 @@
 // What a step looks like to the kernels, and how a layer's keys and values lie in memory.
 //
-// A block holds BLOCK_SIZE = 16 positions, as many as a vector has lanes. Of each block and key-value head, a layer's cache keeps
-// keys and values side by side, so that one stretch of memory (4 KiB for bf16 and 64 channels) holds all that a query head needs:
+// A block holds BLOCK_SIZE = 16 positions, as many as a vector has lanes. Of each block and key-value head, a layer's cache
+// keeps keys and values side by side, so that one stretch of memory (4 KiB for bf16 and 64 channels) holds all that a query
+// head needs:
 //
 //     cache[block][kv head] = | keys:   [D / w][16 positions][w] | values: [16 / w][D][w] |        w = elements in a word
 //
 // A vector load from the keys takes one word of channels of all 16 positions: multiplied with the query's word, it adds to 16
-// scores at once, and no sum across lanes is needed. A vector load from the values takes 16 channels of w neighbouring positions.
+// scores at once, and no sum across lanes is needed. A vector load from the values takes 16 channels of w neighbouring
+// positions.
 #pragma once
 
 #include "vector.h"

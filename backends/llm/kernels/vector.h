@@ -171,8 +171,8 @@ inline Floats dot(Floats sum, Words a, Words b) {
 
 // 2 ** x to about two units in the last place; 0 below 2 ** -126, and x at most 127.
 //
-// 2 ** x = 2 ** n * 2 ** f with n the nearest whole number: adding 1.5 * 2 ** 23 leaves n in the low bits of the sum, from where a
-// shift puts it into the exponent. 2 ** f is its Taylor series to the sixth power, whose rest is 1.2e-7 at |f| = 0.5.
+// 2 ** x = 2 ** n * 2 ** f with n the nearest whole number: adding 1.5 * 2 ** 23 leaves n in the low bits of the sum, from
+// where a shift puts it into the exponent. 2 ** f is its Taylor series to the sixth power, whose rest is 1.2e-7 at |f| = 0.5.
 inline Floats exp2(Floats x) {
     Ints is_normal = x >= splat(-126.f);
     Floats clamped = select(is_normal, x, splat(-126.f));

@@ -191,7 +191,7 @@ def test_silu_of_what_is_huge(ops: CpuOps) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("columns", "depth"), [(960, 576), (33, 16), (1, 8), (70, 6), (64, 7)])
+@pytest.mark.parametrize(("columns", "depth"), [(960, 576), (33, 16), (1, 8), (70, 6), (64, 7), (40, 4500)])
 def test_linear(ops: CpuOps, columns: int, depth: int, dtype: torch.dtype) -> None:
     """Sums in float32 of exact products; the reference rounds once, as the kernel does."""
     weight, bias = random(columns, depth).to(dtype) / depth**0.5, random(columns, seed=1).to(dtype)
@@ -207,11 +207,12 @@ def test_linear(ops: CpuOps, columns: int, depth: int, dtype: torch.dtype) -> No
 def test_a_row_is_multiplied_alike_whatever_the_batch(ops: CpuOps, dtype: torch.dtype) -> None:
     if not ops.is_row_stable(dtype):
         pytest.skip("this CPU multiplies with the library, which sums by the number of rows")
-    linear = ops.linear(random(960, 576).to(dtype), None)
-    x = random(300, 576, seed=1).to(dtype)
-    whole = linear(x)
-    for rows in (1, 2, 13, 40, 113):
-        assert torch.equal(linear(x[:rows]), whole[:rows])
+    for columns, depth in ((960, 576), (40, 4500)):
+        linear = ops.linear(random(columns, depth).to(dtype), None)
+        x = random(300, depth, seed=1).to(dtype)
+        whole = linear(x)
+        for rows in (1, 2, 13, 40, 113):
+            assert torch.equal(linear(x[:rows]), whole[:rows])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
