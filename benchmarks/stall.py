@@ -71,11 +71,10 @@ def main(
 def measure(
     subject: Subject, chunks: list[int], *, streams: int, prompt: int, long_prompt: int, rounds: int, seed: int
 ) -> dict[int, list[Stall]]:
-    """Each chunk size once in each round, in rotating order; a round before them warms up."""
-    # Streams go on until the long prompt is through, even if its chunks are the smallest.
-    num_output = _STEPS_BEFORE + -(-long_prompt // min([chunk for chunk in chunks if chunk] or [long_prompt])) + _STEPS_AFTER
-    max_len = max(long_prompt + _LONG_OUTPUT, prompt + num_output)
-    num_blocks = roomy(streams * num_blocks_of(prompt + num_output) + num_blocks_of(long_prompt + _LONG_OUTPUT))
+    """Each chunk size once in each round, in rotating order; on a GPU, which compiles first, after a round that warms up."""
+    outputs = {chunk: output_len(chunk, streams=streams, prompt=prompt, long_prompt=long_prompt) for chunk in chunks}
+    max_len = max(long_prompt + _LONG_OUTPUT, prompt + max(outputs.values()))
+    num_blocks = roomy(streams * num_blocks_of(prompt + max(outputs.values())) + num_blocks_of(max_len))
     benches = {
         str(chunk): Bench(
             subject.model,
@@ -86,17 +85,25 @@ def measure(
     stalls: dict[int, list[Stall]] = {chunk: [] for chunk in chunks}
     vocab_size = subject.model.info.vocab_size
     try:
-        for index in range(-1, rounds):
+        for index in range(-1 if subject.device.type == "cuda" else 0, rounds):
             prompts = make_prompts(streams, prompt, vocab_size=vocab_size, seed=f"streams {seed} {index}")
             (newcomer,) = make_prompts(1, long_prompt, vocab_size=vocab_size, seed=f"long {seed} {index}")
-            for name in rotated(list(benches), index):
-                stall = run_into(benches[name], exactly(prompts, num_output), Ask(newcomer, _LONG_OUTPUT, _LONG_OUTPUT))
+            for chunk in map(int, rotated(list(benches), index)):
+                running = exactly(prompts, outputs[chunk])
+                stall = run_into(benches[str(chunk)], running, Ask(newcomer, _LONG_OUTPUT, _LONG_OUTPUT))
                 if index >= 0:
-                    stalls[int(name)].append(stall)
+                    stalls[chunk].append(stall)
     finally:
         for bench in benches.values():
             bench.close()
     return stalls
+
+
+def output_len(chunk: int, *, streams: int, prompt: int, long_prompt: int) -> int:
+    """Tokens of each stream, so that the first to start still runs when the long prompt is through."""
+    own_steps, long_steps = (-(-num // chunk) if chunk else 1 for num in (streams * prompt, long_prompt))
+    # The first decodes while the prompts of the others are computed.
+    return own_steps + _STEPS_BEFORE + long_steps + _STEPS_AFTER
 
 
 def run_into(bench: Bench, running: list[Ask], newcomer: Ask) -> Stall:
