@@ -65,6 +65,12 @@ class Replica:
         self._is_stalled = False
         self._ids = count(1)
         self._watch_timer: asyncio.TimerHandle | None = None
+        self._watch_interval_s = min(WATCH_S, stall_s / 4)
+        self._watched_at = self._clock()
+        self._watched_pass: float | None = None
+        """When the pass began that was in progress when the engine was last looked at."""
+        self._asleep_s = 0.0
+        """What of that pass was no time of ours."""
         self._has_settled = asyncio.Event()
         """Set when it is ready for the first time, or has ended."""
         self._has_ended = asyncio.Event()
@@ -258,9 +264,8 @@ class Replica:
 
     def _watch(self) -> None:
         """Looks whether the engine moves: if a pass hangs, its callers are told. If it comes back, so does the replica."""
-        busy_since = self._thread.busy_since
         now = self._clock()
-        stuck_s = 0.0 if busy_since is None else now - busy_since
+        stuck_s = self._stuck_s(now)
         if stuck_s <= self._stall_s:
             if self._is_stalled:
                 log.warning("engine_recovered")
@@ -269,13 +274,22 @@ class Replica:
             self._is_stalled = True
             log.error("engine_stalled", stuck_s=round(stuck_s, 3), live=len(self._callers))
             self._end_all(Outcome.FAILED, ServerFault("the model does not answer"))
-        interval_s = min(WATCH_S, self._stall_s / 4)
-        if stuck_s > interval_s:
+        if stuck_s > self._watch_interval_s:
             # Deadlines are the scheduler's business, and during a long pass it cannot mind them.
             for sequence_id in self._callers.overdue(now):
                 if not self._engine.has_started(sequence_id):
                     self._callers.end(sequence_id, Outcome.EXPIRED, Expired("the model was not free in time"))
-        self._watch_timer = self._loop.call_later(interval_s, self._watch)
+        self._watch_timer = self._loop.call_later(self._watch_interval_s, self._watch)
+
+    def _stuck_s(self, now: float) -> float:
+        """How long the pass in progress has taken, less the time in which this loop did not run either: then the process was
+        stopped, or its machine was, and when it goes on so does the engine."""
+        busy_since = self._thread.busy_since
+        if busy_since != self._watched_pass:
+            self._watched_pass, self._asleep_s = busy_since, 0.0
+        self._asleep_s += max(0.0, now - self._watched_at - self._watch_interval_s)
+        self._watched_at = now
+        return 0.0 if busy_since is None else max(0.0, now - busy_since - self._asleep_s)
 
 
 def _not_ready() -> Overloaded:

@@ -170,6 +170,25 @@ async def test_a_step_that_hangs_is_an_error_and_not_a_silence() -> None:
         assert sum(replica.outcomes["paid"].values()) == 10 + 2 + 3
 
 
+async def test_a_process_that_was_stopped_has_no_hanging_engine(caplog: pytest.LogCaptureFixture) -> None:
+    """Stopped for a minute (a debugger, a machine that is moved) and woken, it took its own sleep for a step that hangs, and
+    failed every stream that would have gone on."""
+    model = ScriptedModel()
+    async with running(model, CONFIG, stall_s=2.0) as replica:
+        model.gate = threading.Event()
+        told = ask_many(replica, 3)
+        await until(lambda: bool(model.steps))
+        awake = replica._clock
+        replica._clock = lambda: awake() + 100.0
+        watched_at = replica._watched_at
+        await until(lambda: replica._watched_at > watched_at + 100.0)
+        assert replica.is_ready
+        model.gate.set()
+        await until_told(told)
+        assert [transcript.finished.usage.output_tokens for transcript in told] == [51] * 3
+    assert "engine_stalled" not in caplog.text
+
+
 async def test_closing_does_not_wait_for_a_step_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_module, "CLOSE_S", 0.05)
     model = ScriptedModel()
