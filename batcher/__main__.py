@@ -77,10 +77,12 @@ def serve(
     flags: dict[str, Any] = {name: value for name, value in locals().items() if value is not None and name != "config"}
     settings = load_settings(file=config, environment=os.environ, flags=flags)
     from batcher.service import log
+    from batcher.service.server import leave
     from batcher.service.server import serve as serve_until_signal
 
     log.configure(settings.log_level)
     serve_until_signal(settings)
+    leave()
 
 
 app.command()(simulate)

@@ -13,7 +13,7 @@ import pytest
 from batcher.types import Outcome
 from tests.backends.hosting import until_gone
 from tests.service.errors import assert_error
-from tests.service.process import ROOT, ServerProcess, serve_process
+from tests.service.process import PATIENCE_S, ROOT, ServerProcess, serve_process
 from tests.service.serving import ASYNC_FAULTY, FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import connected, request, run
 
@@ -170,6 +170,15 @@ async def test_a_signal_before_the_workers_are_ready_ends_it_too(tmp_path: Path)
     with serve_process(*flags, num_ready=0, env={"GPUS_DIR": str(tmp_path)}) as server:
         server.signal(signal.SIGTERM)
         assert await ended(server) == 0
+
+
+@pytest.mark.parametrize(("is_left", "status"), [(True, 0), (False, 7)])
+def test_a_thread_that_does_not_return_cannot_crash_the_end(is_left: bool, status: int) -> None:
+    """A signal while a model loaded ended with SIGSEGV now and then: the load went on in native code while the interpreter took
+    itself apart. Without such a thread the end is the ordinary one."""
+    left = "threading.Thread(target=threading.Event().wait, daemon=True).start()" if is_left else ""
+    program = f"import sys, threading; from batcher.service.server import leave\n{left}\nleave(); sys.exit(7)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=PATIENCE_S).returncode == status
 
 
 def test_a_port_that_is_taken_is_said_so() -> None:
