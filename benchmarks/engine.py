@@ -1,7 +1,7 @@
 """`python -m benchmarks.engine`: our engine beside transformers' two, on the same weights, prompts and lengths.
 
-The machine drifts by a factor between minutes, so engines run in turns and are compared round by round. With the defaults on
-two cores it takes about ten minutes, nearly all of it transformers'.
+The machine drifts by a factor between minutes, so engines run in turns and are compared round by round. With the defaults it
+takes ten minutes or more on two cores, most of it transformers', and several times that where others work on them, too.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,6 @@ def main(
         raise typer.BadParameter(f"--only {OURS}: the simulated model has no weights for others")
     typer.echo(f"work      {prompt} prompt + {output} output tokens, greedy, end of text ignored, {rounds} rounds, seed {seed}")
     peer = _load_peer(subject) if names != [OURS] else None
-    rows: list[tuple[str, ...]] = []
     for count in counts:
         makers: dict[str, Callable[[int], Contender]] = {
             OURS: lambda count: _make_ours(subject, count, prompt + output, prefill_chunk),
@@ -70,8 +69,7 @@ def main(
         finally:
             for contender in contenders:
                 contender.close()
-        rows += rows_of(count, results)
-    typer.echo(table((HEADINGS, *rows)))
+        typer.echo(table((HEADINGS, *rows_of(count, results))))
     typer.echo("medians over the rounds (lowest-highest); ratios are of tokens/s, round by round")
 
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.floor`: how far our engine's steps are above what the machine allows (SPEC S2, S10).
 
 A rate says little without the hardware's; the ratio to the floor says what is left to win. Decode steps are timed from the end
-of the step before, so that scheduling and text are in them. Takes about a minute on two cores.
+of the step before, so that scheduling and text are in them. Takes a minute or more on two cores.
 """
 
 import statistics

@@ -5,8 +5,7 @@
   long: the engine knows only what they may be.
 - prefix: the prefix cache on and off, on prompts that begin with the same thousand tokens.
 
-With the defaults it takes some ten minutes on two idle cores, and thrice that on busy ones: `--only` and `--rounds 1` ask for
-less.
+One round of all took eleven minutes on two busy cores: `--only` and `--rounds 1` ask for less.
 """
 
 import random

@@ -2,7 +2,7 @@
 
 A prompt that is computed whole is one long step, and everybody waits for it. Cut into chunks it rides along with the decodes:
 each step is a little longer and none is long. The size of a chunk trades the gap against the long prompt's own first token.
-With the defaults on two cores it takes about four minutes.
+With the defaults on two cores it takes some minutes.
 """
 
 import statistics
