@@ -46,8 +46,8 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What `work` returns or raises; Disconnected if the client leaves before that, and then `work` is cancelled and over."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_wait_disconnect(receive))
+    waited: set[asyncio.Future[Any]] = {working, gone}
     try:
-        waited: set[asyncio.Future[Any]] = {working, gone}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise Disconnected
@@ -57,6 +57,9 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         if not working.done():
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
+        # What `work` raised holds this frame by its traceback: a task that the frame still named would keep the whole request,
+        # prompt and all, until the collector comes round.
+        del working, gone, waited
 
 
 async def _wait_disconnect(receive: Receive) -> None:

@@ -6,6 +6,7 @@ leaves, and when it does not take what is sent to it.
 """
 
 import asyncio
+from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
@@ -109,12 +110,15 @@ class MessagesAsgi:
 
     async def _send_within_patience(self, send: Send, body: bytes, *, more_body: bool) -> None:
         """A server's `send` returns when the client has taken what was sent before, or nearly so. Our own server cuts the
-        connection off after the same time."""
-        try:
+        connection off after the same time. Raises Disconnected."""
+        is_taken = False
+        # Not raised where the TimeoutError is handled: it would go along, and it knows the task that is to know it.
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._http.body_timeout_s):
                 await send({"type": "http.response.body", "body": body, "more_body": more_body})
-        except TimeoutError:
-            raise Disconnected from None
+                is_taken = True
+        if not is_taken:
+            raise Disconnected
 
 
 async def _whole(inbox: _Inbox, answer_id: str) -> Reply:
