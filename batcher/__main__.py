@@ -48,6 +48,9 @@ def serve(
     replicas: Annotated[int | None, typer.Option(help="Number of engines; one for now.")] = None,
     kv: Annotated[KvMode | None, typer.Option(help="KV memory in blocks as tokens come, or reserved whole.")] = None,
     prefill_chunk: Annotated[int | None, typer.Option(help="Most prompt tokens of a step; 0 cuts no prompt.")] = None,
+    prefill_stretch: Annotated[
+        float | None, typer.Option(help="Prompts beside decodes may make a step so many times as long; 0: any.")
+    ] = None,
     prefix_cache: Annotated[Switch | None, typer.Option(help="Keep what was computed of prompts' beginnings.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most sequences that run at once.")] = None,
     kv_blocks: Annotated[int | None, typer.Option(help="KV blocks of 16 tokens.")] = None,

@@ -170,6 +170,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     prefill_chunk: int = 512
     """Prompt tokens that one step computes at most, for all its sequences together; a longer prompt is cut. 0 cuts nothing:
     a prompt is computed whole in one step, however long the running ones wait (SPEC S6.3)."""
+    prefill_stretch: float = 2.0
+    """A step with prompt tokens beside decodes is held to this many times what the decodes alone take, by smaller chunks:
+    decoding slows a little and never stalls. 0 holds it to nothing but `prefill_chunk`."""
     has_prefix_cache: bool = True
     reserved_slot_share: float = 0.1
     """Share of the slots that only the first tier may take; with more than one slot and tier at least one."""
@@ -193,6 +196,8 @@ class ReplicaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         _require_between("max_num_seqs", self.max_num_seqs, 1, 4096, "sequences")
         _require_between("max_model_len", self.max_model_len, 2, 10_000_000, "tokens")
         _require_between("prefill_chunk", self.prefill_chunk, 0, 1_000_000, "tokens")
+        stretch = self.prefill_stretch
+        _require(stretch == 0.0 or 1.0 < stretch <= 1000.0, "prefill_stretch", stretch, "0, or above 1 and at most 1000")
         whole = f"0 or at least {BLOCK_SIZE} tokens"
         _require(self.prefill_chunk == 0 or self.prefill_chunk >= BLOCK_SIZE, "prefill_chunk", self.prefill_chunk, whole)
         _require_between("reserved_slot_share", self.reserved_slot_share, 0.0, 0.9)

@@ -42,6 +42,7 @@ def make_config(
     at_a_time: int,
     max_len: int,
     prefill_chunk: int,
+    prefill_stretch: float = ReplicaConfig().prefill_stretch,
     num_blocks: int | None = None,
     policy: ReplicaPolicy = ReplicaPolicy.CONTINUOUS,
     kv: KvMode = KvMode.PAGED,
@@ -55,6 +56,7 @@ def make_config(
         max_num_seqs=at_a_time,
         max_model_len=max_len,
         prefill_chunk=prefill_chunk,
+        prefill_stretch=prefill_stretch,
         has_prefix_cache=has_prefix_cache,
         reserved_slot_share=0.0,
     )

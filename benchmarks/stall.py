@@ -1,7 +1,8 @@
 """`python -m benchmarks.stall`: how long running streams fall silent when a long prompt arrives (SPEC S6.3).
 
 A prompt that is computed whole is one long step, and everybody waits for it. Cut into chunks it rides along with the decodes:
-each step is a little longer and none is long. The size of a chunk trades the gap against the long prompt's own first token.
+each step is a little longer and none is long. The size of a chunk trades the gap against the long prompt's own first token;
+`paced` is the default of the service, which learns how large a chunk may be (batcher/core/replica/pace.py).
 With the defaults on two cores it takes some minutes.
 """
 
@@ -11,8 +12,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from batcher.config import Device, Dtype
+from batcher.config import Device, Dtype, ReplicaConfig
 from batcher.sim.tables import table
+from batcher.types import BLOCK_SIZE
 from benchmarks.bench import Ask, Bench, exactly, make_config, num_blocks_of, roomy
 from benchmarks.models import Subject
 from benchmarks.options import DeviceName, DtypeName, ModelName, RandomShape, Rounds, Seed, open_and_tell
@@ -20,6 +22,7 @@ from benchmarks.runs import make_prompts, rotated, spread
 
 BAR = 2.5
 """The largest gap between tokens of a running stream, in median gaps."""
+PACED = "paced"
 _STEPS_BEFORE = 20
 """Decodes of all streams together before the long prompt arrives: they give the median gap."""
 _STEPS_AFTER = 4
@@ -49,15 +52,14 @@ def main(
     streams: Annotated[int, typer.Option(min=1, help="That run when the long prompt arrives.")] = 16,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens of the streams' prompts.")] = 128,
     long_prompt: Annotated[int, typer.Option(min=2)] = 4000,
-    prefill_chunk: Annotated[str, typer.Option(help="Tokens, to compare; 0: whole.")] = "0,512,256,128,64",
+    prefill_chunk: Annotated[str, typer.Option(help="To compare: paced, or tokens; 0: whole.")] = "0,512,64,paced",
     rounds: Rounds = 3,
     seed: Seed = 1,
 ) -> None:
     """The largest gap of running streams while a long prompt is computed, over their median gap before; by size of chunk."""
-    try:
-        chunks = [int(part) for part in prefill_chunk.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(f"--prefill-chunk: {prefill_chunk!r} is not a list of whole numbers like 0,512") from error
+    chunks = prefill_chunk.split(",")
+    if wrong := [chunk for chunk in chunks if chunk != PACED and not chunk.isdecimal()]:
+        raise typer.BadParameter(f"--prefill-chunk: {wrong[0]!r} is neither {PACED!r} nor a whole number")
     subject = open_and_tell(model, dtype, device, random_llama)
     typer.echo(
         f"work      {streams} streams of {prompt} prompt tokens run, then a prompt of {long_prompt} arrives; "
@@ -69,28 +71,25 @@ def main(
 
 
 def measure(
-    subject: Subject, chunks: list[int], *, streams: int, prompt: int, long_prompt: int, rounds: int, seed: int
-) -> dict[int, list[Stall]]:
+    subject: Subject, chunks: list[str], *, streams: int, prompt: int, long_prompt: int, rounds: int, seed: int
+) -> dict[str, list[Stall]]:
     """Each chunk size once in each round, in rotating order; on a GPU, which compiles first, after a round that warms up."""
     outputs = {chunk: output_len(chunk, streams=streams, prompt=prompt, long_prompt=long_prompt) for chunk in chunks}
     max_len = max(long_prompt + _LONG_OUTPUT, prompt + max(outputs.values()))
     num_blocks = roomy(streams * num_blocks_of(prompt + max(outputs.values())) + num_blocks_of(max_len))
     benches = {
-        str(chunk): Bench(
-            subject.model,
-            make_config(at_a_time=streams + 1, max_len=max_len, prefill_chunk=chunk, num_blocks=num_blocks),
-        )
+        chunk: Bench(subject.model, _config(chunk, at_a_time=streams + 1, max_len=max_len, num_blocks=num_blocks))
         for chunk in chunks
     }
-    stalls: dict[int, list[Stall]] = {chunk: [] for chunk in chunks}
+    stalls: dict[str, list[Stall]] = {chunk: [] for chunk in chunks}
     vocab_size = subject.model.info.vocab_size
     try:
         for index in range(-1 if subject.device.type == "cuda" else 0, rounds):
             prompts = make_prompts(streams, prompt, vocab_size=vocab_size, seed=f"streams {seed} {index}")
             (newcomer,) = make_prompts(1, long_prompt, vocab_size=vocab_size, seed=f"long {seed} {index}")
-            for chunk in map(int, rotated(list(benches), index)):
+            for chunk in rotated(list(benches), index):
                 running = exactly(prompts, outputs[chunk])
-                stall = run_into(benches[str(chunk)], running, Ask(newcomer, _LONG_OUTPUT, _LONG_OUTPUT))
+                stall = run_into(benches[chunk], running, Ask(newcomer, _LONG_OUTPUT, _LONG_OUTPUT))
                 if index >= 0:
                     stalls[chunk].append(stall)
     finally:
@@ -99,9 +98,19 @@ def measure(
     return stalls
 
 
-def output_len(chunk: int, *, streams: int, prompt: int, long_prompt: int) -> int:
+def _config(chunk: str, *, at_a_time: int, max_len: int, num_blocks: int) -> ReplicaConfig:
+    if chunk == PACED:
+        default = ReplicaConfig()
+        size, stretch = default.prefill_chunk, default.prefill_stretch
+    else:
+        size, stretch = int(chunk), 0.0
+    return make_config(at_a_time=at_a_time, max_len=max_len, prefill_chunk=size, prefill_stretch=stretch, num_blocks=num_blocks)
+
+
+def output_len(chunk: str, *, streams: int, prompt: int, long_prompt: int) -> int:
     """Tokens of each stream, so that the first to start still runs when the long prompt is through."""
-    own_steps, long_steps = (-(-num // chunk) if chunk else 1 for num in (streams * prompt, long_prompt))
+    size = BLOCK_SIZE if chunk == PACED else int(chunk)
+    own_steps, long_steps = (-(-num // size) if size else 1 for num in (streams * prompt, long_prompt))
     # The first decodes while the prompts of the others are computed.
     return own_steps + _STEPS_BEFORE + long_steps + _STEPS_AFTER
 
@@ -139,10 +148,10 @@ def stall_of(streams: list[list[float]], arrived_at: float, first_token_at: floa
 HEADINGS = ("chunk", "gap before, median ms", "largest gap ms", "times median", "TTFT of the long prompt ms", f"bar {BAR:g}")
 
 
-def row_of(chunk: int, stalls: list[Stall]) -> tuple[str, ...]:
+def row_of(chunk: str, stalls: list[Stall]) -> tuple[str, ...]:
     ratio = statistics.median(stall.ratio for stall in stalls)
     return (
-        str(chunk) if chunk else "whole",
+        "whole" if chunk == "0" else chunk,
         spread([stall.median_gap_s for stall in stalls], digits=1, scale=1000.0),
         spread([stall.largest_gap_s for stall in stalls], digits=1, scale=1000.0),
         spread([stall.ratio for stall in stalls], digits=2),

@@ -92,7 +92,7 @@ def test_the_flags_of_continuous_mode_reach_their_settings(monkeypatch: pytest.M
     (settings,) = served
     assert settings == Settings(
         mode=Mode.CONTINUOUS, model="simulated", dtype=Dtype.FLOAT32, device=Device.CPU, policy="static", kv=KvMode.CONTIGUOUS,
-        prefill_chunk=64, prefix_cache=Switch.OFF, max_num_seqs=8, kv_blocks=100, max_model_len=500, max_waiting=9,
+        prefill_chunk=64, prefill_stretch=3.0, prefix_cache=Switch.OFF, max_num_seqs=8, kv_blocks=100, max_model_len=500, max_waiting=9,
         simulated_time_scale=0.5, simulated_answer="repeat",
     )  # fmt: skip
 

@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     replicas: int = 1
     kv: KvMode = KvMode.PAGED
     prefill_chunk: int = 512
+    prefill_stretch: float = 2.0
     prefix_cache: Switch = Switch.ON
     max_num_seqs: int = 64
     kv_blocks: int | None = None
@@ -184,6 +185,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             max_num_seqs=self.max_num_seqs,
             max_model_len=most if self.max_model_len is None else self.max_model_len,
             prefill_chunk=self.prefill_chunk,
+            prefill_stretch=self.prefill_stretch,
             has_prefix_cache=self.prefix_cache is Switch.ON,
             max_waiting=1024 if self.max_waiting is None else self.max_waiting,
         )

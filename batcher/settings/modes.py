@@ -23,7 +23,10 @@ GENERATE_DEFAULTS: dict[str, object] = {
 """What is sensible when a batch takes as long as its longest answer: seconds, and minutes before it counts as hung."""
 
 _MODEL = ("model", "dtype", "device")
-_CONTINUOUS = ("replicas", "kv", "prefill_chunk", "prefix_cache", "max_num_seqs", "kv_blocks", "kv_memory", "max_model_len")
+_CONTINUOUS = (
+    *("replicas", "kv", "prefill_chunk", "prefill_stretch", "prefix_cache"),
+    *("max_num_seqs", "kv_blocks", "kv_memory", "max_model_len"),
+)
 _BATCH = (
     *("backend", "workers", "isolation", "max_batch_size", "batch_timeout", "service_time", "max_waiting_bytes"),
     *("max_attempts", "hang_factor", "first_batch_timeout", "start_timeout", "retry_ratio", "retry_reserve"),

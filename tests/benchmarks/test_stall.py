@@ -19,11 +19,11 @@ def test_gaps_before_the_arrival_and_gaps_that_the_long_prompt_makes() -> None:
 @pytest.mark.parametrize(("arrived_gap_s", "verdict"), [(2.0, "met"), (2.6, "MISSED")])
 def test_a_row_says_whether_the_bar_is_met(arrived_gap_s: float, verdict: str) -> None:
     stall = stall_of([[0.0, 1.0, 2.0, 2.0 + arrived_gap_s]], arrived_at=2.0, first_token_at=2.0 + arrived_gap_s)
-    assert row_of(512, [stall])[-1] == verdict
-    assert row_of(0, [stall])[0] == "whole"
+    assert row_of("512", [stall])[-1] == verdict
+    assert row_of("0", [stall])[0] == "whole"
 
 
 def test_streams_outlast_the_long_prompt() -> None:
     """With chunks of 64: 32 steps until all decode, 20 before the arrival, 63 of the long prompt, and 4 to spare."""
-    assert output_len(64, streams=16, prompt=128, long_prompt=4000) == 32 + 20 + 63 + 4
-    assert output_len(0, streams=16, prompt=128, long_prompt=4000) == 1 + 20 + 1 + 4
+    assert output_len("64", streams=16, prompt=128, long_prompt=4000) == 32 + 20 + 63 + 4
+    assert output_len("0", streams=16, prompt=128, long_prompt=4000) == 1 + 20 + 1 + 4

@@ -17,6 +17,7 @@ from itertools import islice
 from batcher.config import ReplicaConfig
 from batcher.core.replica.counters import Counters
 from batcher.core.replica.memory import Memory, Need
+from batcher.core.replica.pace import PrefillPace
 from batcher.core.replica.policies import Policy
 from batcher.core.replica.queue import TierQueue, WaitingQueue
 from batcher.core.replica.running import Running
@@ -33,17 +34,17 @@ STARTED_SHARE = 8
 class Admission:
     """Fills the part of a step that is not decoding.
 
-    `_budget` is the prompt tokens of a step, `_is_cut` whether a prompt may be spread over several steps. `_passed` are those
-    that did not fit in the step that is being planned, `_is_blocked` whether one of them must not be passed any more.
+    `_pace` says how many prompt tokens a step has, `_is_cut` whether a prompt may be spread over several steps. `_passed` are
+    those that did not fit in the step that is being planned, `_is_blocked` whether one of them must not be passed any more.
     """
 
     __slots__ = (
-        "_budget",
         "_counters",
         "_is_blocked",
         "_is_cut",
         "_max_overtakes",
         "_memory",
+        "_pace",
         "_passed",
         "_policy",
         "_queue",
@@ -51,15 +52,22 @@ class Admission:
     )
 
     def __init__(
-        self, config: ReplicaConfig, policy: Policy, memory: Memory, queue: WaitingQueue, running: Running, counters: Counters
+        self,
+        config: ReplicaConfig,
+        policy: Policy,
+        pace: PrefillPace,
+        memory: Memory,
+        queue: WaitingQueue,
+        running: Running,
+        counters: Counters,
     ) -> None:
         self._policy = policy
+        self._pace = pace
         self._memory = memory
         self._queue = queue
         self._running = running
         self._counters = counters
         self._is_cut = config.prefill_chunk > 0
-        self._budget = config.prefill_chunk or config.max_model_len
         self._max_overtakes = config.max_overtakes
         self._passed: list[Sequence] = []
         self._is_blocked = False
@@ -68,14 +76,14 @@ class Admission:
         """The prompts to compute in this step, and how many tokens of each. Starts those that can start."""
         chunks: list[tuple[Sequence, int]] = []
         num_open = self._num_open(is_draining=is_draining, now=now) if may_start and len(self._queue) else 0
-        budget = self._budget
+        budget = whole_budget = self._pace.budget(len(self._running.decoding))
         self._passed.clear()
         self._is_blocked = False
         if num_open and (starving := self._queue.starving(now=now)) is not None:
             num_open -= self._restart(starving, now=now)
         for index, tier in enumerate(self._queue.tiers):
             is_kept = self._is_cut and any(self._running.prefilling[index + 1 :])
-            num_kept = max(1, self._budget // STARTED_SHARE) if is_kept else 0
+            num_kept = max(1, whole_budget // STARTED_SHARE) if is_kept else 0
             started = self._running.prefilling[index].values()
             budget -= self._share_out(started, budget - num_kept, chunks)
             if num_open and len(tier) and not self._is_blocked:

@@ -6,6 +6,7 @@ only delay what a decision is made from.
 
 from collections import deque
 from collections.abc import Iterator
+from math import inf
 
 import msgspec
 
@@ -22,6 +23,8 @@ class Flight(msgspec.Struct, frozen=True):
     step: Step
     sequences: list[Sequence]
     num_sampled: int
+    num_decodes: int
+    scheduled_at: float
 
     def parts(self) -> Iterator[tuple[ScheduledSequence, Sequence]]:
         return zip(self.step.sequences, self.sequences, strict=True)
@@ -30,10 +33,11 @@ class Flight(msgspec.Struct, frozen=True):
 class Flights:
     """The steps in flight, the oldest first."""
 
-    __slots__ = ("_flights",)
+    __slots__ = ("_flights", "_landed_at")
 
     def __init__(self) -> None:
         self._flights: deque[Flight] = deque()
+        self._landed_at = -inf
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -53,9 +57,12 @@ class Flights:
             raise ValueError(f"step {step.step_id} ended and {known} the oldest")
         return self._flights[0]
 
-    def land(self) -> None:
-        """Forgets the oldest."""
-        self._flights.popleft()
+    def land(self, *, now: float) -> float:
+        """Forgets the oldest, and returns how long the device had it, in seconds: since the one before it ended, if that was
+        later than its own start."""
+        duration_s = now - max(self._flights.popleft().scheduled_at, self._landed_at)
+        self._landed_at = now
+        return duration_s
 
     def clear(self) -> None:
         self._flights.clear()

@@ -24,6 +24,7 @@ from batcher.core.replica.counters import Counters
 from batcher.core.replica.deadlines import Deadlines
 from batcher.core.replica.flights import Flights
 from batcher.core.replica.memory import Memory
+from batcher.core.replica.pace import PrefillPace
 from batcher.core.replica.policies import create_policy
 from batcher.core.replica.queue import WaitingQueue
 from batcher.core.replica.running import Running
@@ -63,7 +64,8 @@ class Scheduler:
             num_slots=self._policy.num_slots,
             num_first_tier_slots=self._policy.num_reserved,
         )
-        self._admission = Admission(config, self._policy, self._memory, self._queue, self._running, self._counters)
+        self._pace = PrefillPace(config)
+        self._admission = Admission(config, self._policy, self._pace, self._memory, self._queue, self._running, self._counters)
         self._deadlines = Deadlines()
         self._drain_rate = DrainRate()
         self._live: dict[int, Sequence] = {}
@@ -123,7 +125,7 @@ class Scheduler:
         self._expire(now=now)
         has_room = self._running.grow(now=now)
         chunks = self._admission.plan(may_start=has_room, is_draining=self._draining_at is not None, now=now)
-        flight = build_step(self._counters.num_steps + 1, self._running, chunks)
+        flight = build_step(self._counters.num_steps + 1, self._running, chunks, now=now)
         if flight is None:
             return None
         num_prefill_tokens = sum([num for _, num in chunks])
@@ -141,7 +143,9 @@ class Scheduler:
         flight = self._flights.oldest(step)
         if len(tokens) != flight.num_sampled:
             raise ValueError(f"step {step.step_id} samples {flight.num_sampled} tokens, not {len(tokens)}")
-        self._flights.land()
+        num_prefill_tokens = step.num_tokens - flight.num_decodes
+        duration_s = self._flights.land(now=now)
+        self._pace.observe(num_decodes=flight.num_decodes, num_prefill_tokens=num_prefill_tokens, duration_s=duration_s)
         effects = self._take_outbox()
         sampled = iter(tokens)
         for entry, sequence in flight.parts():
@@ -189,7 +193,7 @@ class Scheduler:
         Raises ValueError, and changes nothing, if another step is the oldest.
         """
         flight = self._flights.oldest(step)
-        self._flights.land()
+        self._flights.land(now=now)
         effects = self._take_outbox()
         for entry, sequence in flight.parts():
             if sequence.block_table is entry.block_table:

@@ -11,19 +11,21 @@ from batcher.types import PENDING, ScheduledSequence, Step
 _PENDING_TOKENS = (PENDING,)
 
 
-def build_step(step_id: int, running: Running, chunks: list[tuple[Sequence, int]]) -> Flight | None:
+def build_step(step_id: int, running: Running, chunks: list[tuple[Sequence, int]], *, now: float) -> Flight | None:
     """The step that computes one token of each decoding sequence and these chunks, which count as sent; None if empty."""
     entries: list[ScheduledSequence] = []
     sequences: list[Sequence] = []
     _add_decodes(running, entries, sequences)
-    num_tokens = num_sampled = len(entries)
+    num_decodes = num_tokens = num_sampled = len(entries)
     for sequence, num in chunks:
         part = _chunk(running, sequence, num)
         entries.append(part)
         sequences.append(sequence)
         num_tokens += num
         num_sampled += part.is_sampled
-    return Flight(Step(step_id, tuple(entries), num_tokens), sequences, num_sampled) if entries else None
+    if not entries:
+        return None
+    return Flight(Step(step_id, tuple(entries), num_tokens), sequences, num_sampled, num_decodes, now)
 
 
 def _add_decodes(running: Running, entries: list[ScheduledSequence], sequences: list[Sequence]) -> None:

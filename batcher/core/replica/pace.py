@@ -1,0 +1,84 @@
+"""How many prompt tokens may ride along with decodes, learned from how long steps take.
+
+A prompt is cut into chunks so that decoding sequences slow a little and never stall (SPEC S6.3), and how large a chunk is still
+"a little" depends on the machine: 512 tokens take a GPU as long as one decode or two, and a CPU as long as ten. One size for
+all was refused for that, and a size for each kind of device too, since a token costs more the longer its context is. So the
+step is held to `prefill_stretch` times what its decodes alone take, whatever that is here and now; where nothing decodes
+nobody waits, and a chunk is as large as it may be.
+
+What decodes alone take is the median of recent steps without prompt tokens, by number of sequences in powers of two. Where none
+of that size has been seen, it is taken from the nearest smaller one and what a prompt token costs, for a decode costs at least
+as much: in a burst of prompts a step without any may not come for long.
+"""
+
+import statistics
+from collections import deque
+
+from batcher.config import ReplicaConfig
+from batcher.types import BLOCK_SIZE
+
+_FIRST_CHUNK = 2 * BLOCK_SIZE
+"""Beside decodes, until a step has told what a prompt token costs: on a GPU a few steps from the largest, on a CPU no stall."""
+_MIN_CHUNK = BLOCK_SIZE
+"""A prompt gets on whatever a step took."""
+_NUM_SAMPLES = 9
+"""Recent steps of each size: enough that a pause of the machine does not count, few enough to follow it."""
+_MAX_CHANGE = 2.0
+"""By which factor one step may change the cost of a token: one that was disturbed must not be believed whole."""
+_TELLING_SHARE = 0.5
+"""Steps with a smaller part of the chunk tell little of a token's cost: what every step costs would count as theirs."""
+
+
+class PrefillPace:
+    """`_alone_s` has the last durations of steps with nothing but decodes, by the bit length of their number; `_token_s` what a
+    prompt token adds to a step, once known."""
+
+    __slots__ = ("_alone_s", "_max_chunk", "_medians_s", "_stretch", "_token_s")
+
+    def __init__(self, config: ReplicaConfig) -> None:
+        self._max_chunk = config.prefill_chunk or config.max_model_len
+        self._stretch = config.prefill_stretch if config.prefill_chunk else 0.0
+        self._alone_s: dict[int, deque[float]] = {}
+        self._medians_s: dict[int, float] = {}
+        self._token_s: float | None = None
+
+    def budget(self, num_decodes: int) -> int:
+        """Prompt tokens that the next step may compute beside so many decodes."""
+        if not num_decodes or not self._stretch:
+            return self._max_chunk
+        alone_s = self._estimate_alone_s(num_decodes)
+        if alone_s is None:
+            return self._max_chunk  # Nobody has decoded alone yet: there is no stall to speak of.
+        if self._token_s is None:
+            return min(_FIRST_CHUNK, self._max_chunk)
+        chunk = (self._stretch - 1.0) * alone_s / self._token_s
+        return int(min(self._max_chunk, max(_MIN_CHUNK, chunk)))
+
+    def observe(self, *, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:
+        """A step has taken so long. Durations of 0 or less tell nothing."""
+        if not self._stretch or not num_decodes or duration_s <= 0.0:
+            return
+        if not num_prefill_tokens:
+            size = num_decodes.bit_length()
+            samples = self._alone_s.setdefault(size, deque(maxlen=_NUM_SAMPLES))
+            samples.append(duration_s)
+            self._medians_s[size] = statistics.median(samples)
+            return
+        alone_s = self._estimate_alone_s(num_decodes)
+        if alone_s is None or num_prefill_tokens < _TELLING_SHARE * self.budget(num_decodes):
+            return
+        # Never free: a step that was shorter than its decodes alone would tell that, and allow any chunk.
+        token_s = max(duration_s - alone_s, 0.01 * alone_s) / num_prefill_tokens
+        if self._token_s is not None:
+            token_s = min(max(token_s, self._token_s / _MAX_CHANGE), self._token_s * _MAX_CHANGE)
+        self._token_s = token_s
+
+    def _estimate_alone_s(self, num_decodes: int) -> float | None:
+        size = num_decodes.bit_length()
+        if (known_s := self._medians_s.get(size)) is not None:
+            return known_s
+        smaller = [known for known in self._medians_s if known < size]
+        if smaller:
+            nearest = max(smaller)
+            return self._medians_s[nearest] + (num_decodes - 2**nearest) * (self._token_s or 0.0)
+        return self._medians_s[min(self._medians_s)] if self._medians_s else None

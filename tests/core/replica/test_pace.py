@@ -1,0 +1,147 @@
+"""Prompt tokens beside decodes: as many as keep a step within its stretch, on whatever machine."""
+
+import pytest
+
+from batcher.config import ReplicaConfig
+from batcher.core.replica.pace import PrefillPace
+from batcher.core.replica.scheduler import Scheduler
+from batcher.errors import ConfigError
+from tests.core.replica.fake_device import a_sequence
+
+CPU_TOKEN_S = 0.0004
+GPU_TOKEN_S = 0.00001
+
+
+def pace(*, chunk: int = 512, stretch: float = 2.0) -> PrefillPace:
+    return PrefillPace(ReplicaConfig(prefill_chunk=chunk, prefill_stretch=stretch))
+
+
+def decode(paced: PrefillPace, num: int, duration_s: float, times: int = 1) -> None:
+    for _ in range(times):
+        paced.observe(num_decodes=num, num_prefill_tokens=0, duration_s=duration_s)
+
+
+def mix(paced: PrefillPace, num_decodes: int, *, alone_s: float, token_s: float, steps: int = 1) -> list[float]:
+    """Steps that take what they take: the chunks asked for, and how long each step was in times of its decodes alone."""
+    stretches = []
+    for _ in range(steps):
+        chunk = paced.budget(num_decodes)
+        duration_s = alone_s + chunk * token_s
+        paced.observe(num_decodes=num_decodes, num_prefill_tokens=chunk, duration_s=duration_s)
+        stretches.append(duration_s / alone_s)
+    return stretches
+
+
+def test_where_nothing_decodes_a_chunk_is_as_large_as_it_may_be() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    assert paced.budget(0) == 512
+
+
+def test_before_anybody_has_decoded_alone_there_is_no_stall_to_speak_of() -> None:
+    assert pace().budget(16) == 512
+
+
+def test_on_a_slow_machine_steps_stay_within_their_stretch_from_the_second_on() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    first, *later = mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=6)
+    assert first == pytest.approx(1 + 32 * CPU_TOKEN_S / 0.013)
+    assert all(1.9 < stretch <= 2.0 for stretch in later)
+
+
+def test_on_a_fast_one_the_largest_chunk_is_reached_in_a_few_steps() -> None:
+    paced = pace()
+    decode(paced, 16, 0.006)
+    mix(paced, 16, alone_s=0.006, token_s=GPU_TOKEN_S, steps=1)
+    assert paced.budget(16) == 512
+
+
+def test_tokens_that_cost_more_as_the_context_grows_are_followed() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    chunks = []
+    for step in range(50):
+        chunks.append(paced.budget(16))
+        [stretch] = mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S * (1 + step / 25))
+        assert stretch < 2.1
+    assert chunks[-1] < chunks[5] / 2
+
+
+def test_one_pause_of_the_machine_changes_the_chunk_by_a_factor_of_two_at_most() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=3)
+    before = paced.budget(16)
+    paced.observe(num_decodes=16, num_prefill_tokens=before, duration_s=5.0)
+    assert paced.budget(16) == before // 2
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=2)
+    assert paced.budget(16) == before
+
+
+def test_a_pause_among_decodes_does_not_count() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013, times=5)
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=3)
+    before = paced.budget(16)
+    decode(paced, 16, 5.0)
+    assert paced.budget(16) == before
+
+
+def test_more_decodes_than_ever_ran_alone_are_judged_by_what_a_token_costs() -> None:
+    paced = pace()
+    decode(paced, 1, 0.008)
+    mix(paced, 1, alone_s=0.008, token_s=CPU_TOKEN_S, steps=3)
+    assert paced.budget(1) == 20
+    assert paced.budget(32) == 20 + 30  # Each decode beyond the second is taken for a token.
+
+
+def test_the_rest_of_a_prompt_tells_nothing_of_what_a_token_costs() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=3)
+    before = paced.budget(16)
+    paced.observe(num_decodes=16, num_prefill_tokens=2, duration_s=0.02)
+    assert paced.budget(16) == before
+
+
+def test_a_prompt_always_gets_on() -> None:
+    paced = pace()
+    decode(paced, 16, 0.001)
+    mix(paced, 16, alone_s=0.001, token_s=1.0, steps=20)
+    assert paced.budget(16) == 16
+
+
+@pytest.mark.parametrize("paced", [pace(stretch=0.0), pace(chunk=0)], ids=["no stretch", "whole prompts"])
+def test_what_is_not_paced_is_not(paced: PrefillPace) -> None:
+    decode(paced, 16, 0.013)
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=3)
+    assert paced.budget(16) == (512 if paced._stretch == 0.0 and paced._max_chunk == 512 else ReplicaConfig().max_model_len)
+
+
+@pytest.mark.parametrize("stretch", [-1.0, 0.5, 1.0, 2000.0, float("nan")])
+def test_a_stretch_that_cannot_be(stretch: float) -> None:
+    with pytest.raises(ConfigError, match="prefill_stretch"):
+        ReplicaConfig(prefill_stretch=stretch)
+
+
+def test_the_scheduler_holds_a_long_prompt_to_the_stretch() -> None:
+    """Decodes take 10 ms together and a prompt token 1 ms: beside them a step may compute ten."""
+    config = ReplicaConfig(num_blocks=200, max_num_seqs=8, max_model_len=1024, prefill_stretch=3.0)
+    scheduler = Scheduler(config)
+    now = 0.0
+
+    def run() -> int:
+        """One step; returns its prompt tokens."""
+        nonlocal now
+        step = scheduler.schedule(now=now)
+        assert step is not None
+        num_prefill = sum(len(part.tokens) for part in step.sequences if len(part.tokens) > 1)
+        now += 0.010 + 0.001 * num_prefill
+        scheduler.update(step, [5] * step.num_sampled, now=now)
+        return num_prefill
+
+    scheduler.submit(a_sequence(1, prompt=list(range(20)), max_tokens=500), now=now)
+    assert [run() for _ in range(4)] == [20, 0, 0, 0]
+    scheduler.submit(a_sequence(2, prompt=list(range(600)), max_tokens=5), now=now)
+    assert [run() for _ in range(3)] == [32, 20, 20]
