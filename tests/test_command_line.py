@@ -85,15 +85,15 @@ def test_a_flag_reaches_its_setting(monkeypatch: pytest.MonkeyPatch, served: lis
 def test_the_flags_of_continuous_mode_reach_their_settings(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:
     flags = (
         "--mode continuous --model simulated --dtype float32 --device cpu --replicas 1 --policy static --kv contiguous "
-        "--prefill-chunk 64 --prefix-cache off --max-num-seqs 8 --kv-blocks 100 --max-model-len 500 --max-waiting 9 "
-        "--simulated-time-scale 0.5 --simulated-answer repeat"
+        "--prefill-chunk 64 --prefill-stretch 3 --prefix-cache off --max-num-seqs 8 --kv-blocks 100 --max-model-len 500 "
+        "--max-waiting 9 --simulated-time-scale 0.5 --simulated-answer repeat"
     )
     assert type_in(monkeypatch, "serve", *flags.split()) == 0
     (settings,) = served
     assert settings == Settings(
         mode=Mode.CONTINUOUS, model="simulated", dtype=Dtype.FLOAT32, device=Device.CPU, policy="static", kv=KvMode.CONTIGUOUS,
-        prefill_chunk=64, prefill_stretch=3.0, prefix_cache=Switch.OFF, max_num_seqs=8, kv_blocks=100, max_model_len=500, max_waiting=9,
-        simulated_time_scale=0.5, simulated_answer="repeat",
+        prefill_chunk=64, prefill_stretch=3.0, prefix_cache=Switch.OFF, max_num_seqs=8, kv_blocks=100, max_model_len=500,
+        max_waiting=9, simulated_time_scale=0.5, simulated_answer="repeat",
     )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def test_on_a_fast_one_the_largest_chunk_is_reached_in_a_few_steps() -> None:
 def test_tokens_that_cost_more_as_the_context_grows_are_followed() -> None:
     paced = pace()
     decode(paced, 16, 0.013)
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=2)
     chunks = []
     for step in range(50):
         chunks.append(paced.budget(16))
