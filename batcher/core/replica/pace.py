@@ -62,7 +62,7 @@ class PrefillPace:
             size = num_decodes.bit_length()
             samples = self._alone_s.setdefault(size, deque(maxlen=_NUM_SAMPLES))
             samples.append(duration_s)
-            self._medians_s[size] = statistics.median(samples)
+            self._medians_s[size] = float(statistics.median(samples))
             return
         alone_s = self._estimate_alone_s(num_decodes)
         if alone_s is None or num_prefill_tokens < _TELLING_SHARE * self.budget(num_decodes):
@@ -81,4 +81,6 @@ class PrefillPace:
         if smaller:
             nearest = max(smaller)
             return self._medians_s[nearest] + (num_decodes - 2**nearest) * (self._token_s or 0.0)
-        return self._medians_s[min(self._medians_s)] if self._medians_s else None
+        if not self._medians_s:
+            return None
+        return self._medians_s[min(self._medians_s)]

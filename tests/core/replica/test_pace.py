@@ -65,7 +65,7 @@ def test_tokens_that_cost_more_as_the_context_grows_are_followed() -> None:
     for step in range(50):
         chunks.append(paced.budget(16))
         [stretch] = mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S * (1 + step / 25))
-        assert stretch < 2.1
+        assert stretch < 2.15  # One step behind the growing cost.
     assert chunks[-1] < chunks[5] / 2
 
 
