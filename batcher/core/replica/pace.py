@@ -79,8 +79,9 @@ class PrefillPace:
             return known_s
         smaller = [known for known in self._medians_s if known < size]
         if smaller:
-            nearest = max(smaller)
-            return self._medians_s[nearest] + (num_decodes - 2**nearest) * (self._token_s or 0.0)
+            nearest: int = max(smaller)
+            num_more = num_decodes - (1 << nearest)
+            return self._medians_s[nearest] + num_more * (self._token_s or 0.0)
         if not self._medians_s:
             return None
         return self._medians_s[min(self._medians_s)]
