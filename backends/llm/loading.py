@@ -15,7 +15,7 @@ from backends.llm.cpu_ops import create_cpu_ops
 from backends.llm.ops import Ops
 from backends.llm.runner import TorchBackend
 from backends.llm.tokenizer import load_tokenizer
-from backends.llm.weights import expected_shapes, find_model, load_weights
+from backends.llm.weights import SMOLLM2, expected_shapes, find_model, load_weights
 from batcher.config import Device, Dtype
 from batcher.errors import ConfigError
 
@@ -39,7 +39,7 @@ class LlmModel:
         self.tokenizer = load_tokenizer(self._path)
         kv_bytes_per_token = kv_bytes_per_token_of(self._config, self._dtype)
         self.info = ModelInfo(
-            id=name if self._path != Path(name) else self._path.stem if self._path.is_file() else self._path.resolve().name,
+            id=_id(name, self._path),
             version=_version(self._path, dtype),
             context_len=self._config.context_len,
             vocab_size=self._config.vocab_size,
@@ -74,6 +74,13 @@ def create_ops(device: torch.device) -> Ops:
 
 def kv_bytes_per_token_of(config: ModelConfig, dtype: torch.dtype) -> int:
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def _id(name: str, path: Path) -> str:
+    """A name of ours stays; a path is called by its last part, a file's without its suffix."""
+    if name == SMOLLM2:
+        return name
+    return path.stem if path.is_file() else path.resolve().name
 
 
 def _kv_bytes(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> int:

