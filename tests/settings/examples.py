@@ -31,10 +31,8 @@ EXAMPLES: dict[str, Any] = {
 
 CONTINUOUS = {"mode": "continuous"}
 COMPANIONS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        ("model", "dtype", "device", "replicas", "kv", "prefill_chunk", "prefill_stretch", "prefix_cache"), CONTINUOUS
-    ),
-    **dict.fromkeys(("max_num_seqs", "kv_blocks", "kv_memory", "max_model_len"), CONTINUOUS),
+    **dict.fromkeys(("model", "dtype", "device", "replicas", "kv", "prefill_chunk", "prefix_cache"), CONTINUOUS),
+    **dict.fromkeys(("prefill_stretch", "max_num_seqs", "kv_blocks", "kv_memory", "max_model_len"), CONTINUOUS),
     "simulated_time_scale": {**CONTINUOUS, "model": "simulated"},
     "simulated_answer": {**CONTINUOUS, "model": "simulated"},
 }
