@@ -74,7 +74,8 @@ def test_a_trace_gives_both_lengths_of_a_row_in_the_order_of_its_instants(tmp_pa
     "spelling",
     [
         "", "0", "-1", "many", "1.5", "uniform:5", "uniform:5-4", "uniform:0-4", "lognormal:5", "lognormal:5,x",
-        "lognormal:0,1", "lognormal:5,-1", "lognormal:5,1,2,3", "8@", "8@0", "8@1,", "8@nan", "normal:5,1", "trace:no-such-file", "99999999999",
+        "lognormal:0,1", "lognormal:5,-1", "lognormal:5,1,2,3", "8@", "8@0", "8@1,", "8@nan", "normal:5,1",
+        "trace:no-such-file", "99999999999",
     ],
 )  # fmt: skip
 def test_lengths_that_cannot_work_are_refused(spelling: str) -> None:
