@@ -78,7 +78,7 @@ def _load_peer(subject: Subject) -> Any:
 
     assert subject.config is not None
     assert subject.load_weights is not None
-    return peer_model(subject.config, subject.load_weights(), subject.dtype)
+    return peer_model(subject.config, subject.load_weights())
 
 
 def _make_ours(subject: Subject, count: int, max_len: int, prefill_chunk: int) -> Contender:

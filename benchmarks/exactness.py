@@ -35,7 +35,7 @@ from batcher.config import KvMode, ReplicaConfig, ReplicaPolicy
 from batcher.core.replica.scheduler import max_step_tokens
 from batcher.types import BLOCK_SIZE, GREEDY, ScheduledSequence, Step
 from benchmarks.offline import Case, Served, serve
-from benchmarks.reference import compare, generate, llama, next_logits
+from benchmarks.reference import as_transformers, compare, generate, next_logits
 
 NUM_BLOCKS = 2048
 SMALL_POOL = 40
@@ -199,7 +199,7 @@ def main(
     tokenizer = load_tokenizer(path)
     text = tokenizer.encode((Path(__file__).parent.parent / "LICENSE").read_text())
     cases = make_cases(text, num=num_prompts, max_prompt_tokens=max_prompt_tokens, max_tokens=max_tokens, seed=seed)
-    reference = llama(config, load_weights(path, config, torch.float32))
+    reference = as_transformers(config, load_weights(path, config, torch.float32))
     ops = make_ops(torch.device(device), is_reference=reference_ops)
     try:
         if dtype == "float32":
@@ -210,7 +210,7 @@ def main(
             weights = load_weights(path, config, getattr(torch, dtype))
             on_device = {name: weight.to(device) for name, weight in weights.items()}
             ours = Transformer(config, on_device, ops, max_len(cases))
-            check_logits(ours, reference, llama(config, weights), cases)
+            check_logits(ours, reference, as_transformers(config, weights), cases)
     except Wrong as wrong:
         print(wrong)
         sys.exit(1)

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.utils import WorkloadHints
 
 from backends.llm.config import ModelConfig
-from batcher.errors import ConfigError
 from benchmarks.recorder import CLOCK
+from benchmarks.reference import as_transformers
 from benchmarks.runs import Run
 
 _PAD_ID = 0
@@ -26,44 +26,10 @@ _ANSWER_TIMEOUT_S = 600.0
 """A run that takes longer is broken; its manager may have died without a word."""
 
 
-def as_transformers(config: ModelConfig, weights: dict[str, Tensor], dtype: torch.dtype) -> LlamaForCausalLM:
-    """A Llama without rope scaling around these very tensors, on their device: nothing is copied.
-
-    In eval mode, without gradients. Raises ConfigError for another family."""
-    if config.family != "llama" or config.rope_scaling is not None:
-        raise ConfigError(f"only a llama without rope scaling is put into transformers here, not {config.family}")
-    with torch.device("meta"):
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=config.vocab_size,
-                hidden_size=config.hidden_size,
-                intermediate_size=config.intermediate_size,
-                num_hidden_layers=config.num_layers,
-                num_attention_heads=config.num_heads,
-                num_key_value_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-                max_position_embeddings=config.context_len,
-                rms_norm_eps=config.rms_norm_eps,
-                rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-                tie_word_embeddings=config.is_tied,
-                dtype=dtype,
-            )
-        )
-    rotary = type(model.model.rotary_emb)(model.config)  # Its buffer is in no state dict.
-    missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
-    if unexpected or missing != (["lm_head.weight"] if config.is_tied else []):
-        raise ConfigError(f"weights do not fit a Llama: missing {missing}, unexpected {unexpected}")
-    model.tie_weights()
-    model.model.rotary_emb = rotary.to(next(iter(weights.values())).device)
-    model.train(False)
-    model.requires_grad_(False)
-    return model
-
-
-def peer_model(config: ModelConfig, weights: dict[str, Tensor], dtype: torch.dtype) -> LlamaForCausalLM:
+def peer_model(config: ModelConfig, weights: dict[str, Tensor]) -> LlamaForCausalLM:
     """As `as_transformers`, set to be measured: no stop tokens, no chatter."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    model = as_transformers(config, weights, dtype)
+    model = as_transformers(config, weights)
     model.config.eos_token_id = None
     model.generation_config = _greedy(None)
     return model

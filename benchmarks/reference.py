@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from backends.llm.config import ModelConfig
+from batcher.errors import ConfigError
 from benchmarks.offline import Case
 
 TIE = 1e-4
@@ -34,25 +35,39 @@ class Difference(NamedTuple):
         return self.gap < TIE
 
 
-def llama(config: ModelConfig, weights: dict[str, Tensor]) -> PreTrainedModel:
-    """transformers' Llama with these weights. transformers itself reads a GGUF file only with another package installed."""
+def as_transformers(config: ModelConfig, weights: dict[str, Tensor]) -> LlamaForCausalLM:
+    """A Llama without rope scaling around these very tensors, all of one dtype, on their device: nothing is copied.
+
+    In eval mode, without gradients. transformers' own path from a GGUF file takes most of a minute and a package more.
+    Raises ConfigError for another family, or where the weights are not a Llama's."""
     if config.family != "llama" or config.rope_scaling is not None:
-        raise ValueError(f"the reference is built for plain Llama models only, not for {config.family} {config.rope_scaling}")
-    shape = LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        max_position_embeddings=config.context_len,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-        tie_word_embeddings=config.is_tied,
-    )
-    dtype = weights["model.norm.weight"].dtype
-    model: PreTrainedModel = LlamaForCausalLM.from_pretrained(None, config=shape, state_dict=weights, dtype=dtype)
+        raise ConfigError(f"only a llama without rope scaling is put into transformers here, not {config.family}")
+    some = next(iter(weights.values()))
+    with torch.device("meta"):
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=config.vocab_size,
+                hidden_size=config.hidden_size,
+                intermediate_size=config.intermediate_size,
+                num_hidden_layers=config.num_layers,
+                num_attention_heads=config.num_heads,
+                num_key_value_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                max_position_embeddings=config.context_len,
+                rms_norm_eps=config.rms_norm_eps,
+                rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+                tie_word_embeddings=config.is_tied,
+                dtype=some.dtype,
+            )
+        )
+    rotary = type(model.model.rotary_emb)(model.config)  # Its buffer is in no state dict.
+    missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
+    if unexpected or missing != (["lm_head.weight"] if config.is_tied else []):
+        raise ConfigError(f"weights do not fit a Llama: missing {missing}, unexpected {unexpected}")
+    model.tie_weights()
+    model.model.rotary_emb = rotary.to(some.device)
+    model.train(False)
+    model.requires_grad_(False)
     return model
 
 

@@ -17,7 +17,7 @@ from backends.llm.torch_ops import TorchOps
 from backends.llm.weights import find_model, load_weights
 from benchmarks.exactness import layout, make_cases, serve_setting, settings
 from benchmarks.offline import Case
-from benchmarks.reference import compare, generate, llama
+from benchmarks.reference import as_transformers, compare, generate
 from tests.backends.llm.tiny import FAMILIES, VOCAB_SIZE, make_tiny
 
 MAX_PROMPT_TOKENS = 300
@@ -97,7 +97,7 @@ def test_smollm2_answers_as_transformers() -> None:
     config = read_config(path)
     text = torch.randint(100, 40_000, (600,), generator=torch.Generator().manual_seed(6)).tolist()
     cases = make_cases(text, num=6, max_prompt_tokens=70, max_tokens=8, seed=2)
-    model = llama(config, load_weights(path, config, torch.float32))
+    model = as_transformers(config, load_weights(path, config, torch.float32))
     known = Known(model, cases, generate(model, cases))
     backend = TorchBackend(config, lambda: load_weights(path, config, torch.float32), ops=create_cpu_ops())
     backend.load(layout(78))

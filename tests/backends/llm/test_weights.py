@@ -15,8 +15,8 @@ from transformers import LlamaForCausalLM
 from backends.llm.config import ModelConfig, config_from_hf, read_config
 from backends.llm.weights import expected_shapes, find_model, load_weights
 from batcher.errors import ConfigError
+from benchmarks.reference import as_transformers
 from tests.backends.llm.gguf_model import write_gguf
-from tests.backends.llm.reference import as_transformers, smollm2_as_transformers
 from tests.backends.llm.tiny import FAMILIES, Tiny, make_tiny
 
 
@@ -150,7 +150,8 @@ def test_without_its_wheel_smollm2_says_how_to_install_it(monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="module")
 def smollm2(smollm2_path: Path) -> LlamaForCausalLM:
-    return smollm2_as_transformers()
+    config = read_config(smollm2_path)
+    return as_transformers(config, load_weights(smollm2_path, config, torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_smollm2_answers_in_transformers(smollm2: LlamaForCausalLM) -> None:
 
 def test_the_reference_is_the_model_of_the_folder(tiny_llama: Tiny) -> None:
     config = read_config(tiny_llama.path)
-    ours = as_transformers(config, load_weights(tiny_llama.path, config, torch.float32), torch.float32)
+    ours = as_transformers(config, load_weights(tiny_llama.path, config, torch.float32))
     ids = torch.arange(3, 40)[None]
     torch.testing.assert_close(ours(ids).logits, tiny_llama.model(ids).logits, atol=1e-3, rtol=0)
     assert config == config_from_hf(json.loads((tiny_llama.path / "config.json").read_text()))
