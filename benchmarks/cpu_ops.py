@@ -18,27 +18,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from backends.llm.config import ModelConfig
 from backends.llm.cpu_ops import create_cpu_ops
 from backends.llm.model import Transformer
 from backends.llm.ops import Linear, Ops, StepTensors
 from backends.llm.torch_ops import TorchOps
 from batcher.types import BLOCK_SIZE
+from benchmarks.models import SHAPES, RandomLlama
 
-SMOLLM2 = ModelConfig(
-    family="llama",
-    hidden_size=576,
-    num_layers=30,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    intermediate_size=1536,
-    vocab_size=49152,
-    context_len=8192,
-    rms_norm_eps=1e-5,
-    rope_theta=100_000.0,
-    is_tied=True,
-)
+SMOLLM2 = SHAPES[RandomLlama.SMALL]
 NUM_BLOCKS = 1024
 CONTEXT = 192
 STEPS = [

@@ -57,7 +57,7 @@ def _llama(
     )
 
 
-_SHAPES = {
+SHAPES = {
     RandomLlama.TINY: _llama(64, 2, 4, 2, 128, 304, head_dim=16, is_tied=True),
     RandomLlama.SMALL: _llama(576, 30, 9, 3, 1536, 49152, head_dim=64, is_tied=True),
     RandomLlama.LARGE: _llama(2048, 16, 32, 8, 8192, 128256, head_dim=64, is_tied=True),
@@ -81,7 +81,7 @@ def open_subject(name: str, *, dtype: Dtype, device: Device, random_llama: Rando
     place = find_device(device)
     torch_dtype = DTYPES[dtype]
     if random_llama is not None:
-        config = _SHAPES[random_llama]
+        config = SHAPES[random_llama]
         return Subject(
             RandomModel(random_llama.value, config, torch_dtype, place),
             torch_dtype,
