@@ -28,7 +28,7 @@ MAX_PASSED = 8
 """Sequences that do not fit and are looked at in one step: each costs a search for its prefix."""
 
 STARTED_SHARE = 8
-"""One token in so many of a step's budget stays for started prompts of lower tiers."""
+"""One token in so many of what is left of a step's budget stays for started prompts of lower tiers; one for each at least."""
 
 
 class Admission:
@@ -76,14 +76,14 @@ class Admission:
         """The prompts to compute in this step, and how many tokens of each. Starts those that can start."""
         chunks: list[tuple[Sequence, int]] = []
         num_open = self._num_open(is_draining=is_draining, now=now) if may_start and len(self._queue) else 0
-        budget = whole_budget = self._pace.budget(len(self._running.decoding))
+        budget = self._pace.budget(len(self._running.decoding))
         self._passed.clear()
         self._is_blocked = False
         if num_open and (starving := self._queue.starving(now=now)) is not None:
             num_open -= self._restart(starving, now=now)
         for index, tier in enumerate(self._queue.tiers):
-            is_kept = self._is_cut and any(self._running.prefilling[index + 1 :])
-            num_kept = max(1, whole_budget // STARTED_SHARE) if is_kept else 0
+            num_lower = sum([bool(lower) for lower in self._running.prefilling[index + 1 :]])
+            num_kept = max(num_lower, budget // STARTED_SHARE) if num_lower and self._is_cut else 0
             started = self._running.prefilling[index].values()
             budget -= self._share_out(started, budget - num_kept, chunks)
             if num_open and len(tier) and not self._is_blocked:

@@ -51,6 +51,23 @@ def test_a_flood_of_paid_lets_free_work_end_some_day(depth: int) -> None:
     shell.check_all_ended()
 
 
+def test_each_lower_tier_that_has_started_gets_on_under_a_flood_of_higher_ones() -> None:
+    """What the highest tier left for started prompts was left by the next one, too: the lowest got all of it."""
+    shell = a_shell(
+        tiers=("paid", "free", "batch"), num_blocks=512, max_num_seqs=64, max_model_len=2048, has_prefix_cache=False
+    )
+    shell.submit(a_sequence(1, 600, 4, tier="batch"))
+    shell.step()
+    shell.submit(a_sequence(2, 300, 4, tier="free"))
+    shell.step()
+    before = [shell.sequences[sequence_id].num_computed for sequence_id in (1, 2)]
+    for sequence_id in range(3, 43):
+        shell.submit(a_sequence(sequence_id, 32, 1))
+        shell.step()
+    after = [shell.sequences[sequence_id].num_computed for sequence_id in (1, 2)]
+    assert [after[0] - before[0], after[1] - before[1]] == [40, 120]
+
+
 def test_preempted_work_does_not_starve_behind_a_flood_of_paid() -> None:
     """B59: it has started, so it does not expire. Paid always waits for the slots; after five seconds it goes first."""
     shell = a_shell(max_num_seqs=2)
