@@ -107,6 +107,44 @@ def test_the_rest_of_a_prompt_tells_nothing_of_what_a_token_costs() -> None:
     assert paced.budget(16) == before
 
 
+def test_a_chunk_that_costs_the_same_whatever_its_size_is_not_cut_ever_smaller() -> None:
+    """Decodes alone are replayed in 2 ms, and any other step takes 5 ms to launch: no chunk is within the stretch. Each chunk
+    once told only that tokens are dear, so the next was smaller, down to 16 tokens in 7 ms instead of 500 in 12."""
+    paced = pace()
+    decode(paced, 16, 0.002)
+    chunks = []
+    for _ in range(20):
+        chunks.append(paced.budget(16))
+        paced.observe(num_decodes=16, num_prefill_tokens=chunks[-1], duration_s=0.007 + chunks[-1] * GPU_TOKEN_S)
+    assert chunks[:2] == [32, 16]
+    assert 400 < chunks[-1] <= 500, "its tokens take as long as what it costs anyway"
+
+
+def test_a_fixed_cost_within_the_stretch_leaves_the_rest_of_it_to_the_tokens() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    for num in [32, 8] * 20:
+        paced.observe(num_decodes=16, num_prefill_tokens=num, duration_s=0.013 + 0.003 + num * CPU_TOKEN_S)
+    assert paced.budget(16) == pytest.approx(0.010 / CPU_TOKEN_S, abs=1)
+
+
+def test_short_prompts_tell_that_tokens_are_dearer_than_was_believed() -> None:
+    """Learned from a step that was as quick as its decodes alone: any chunk is allowed. Prompts of 100 tokens, which were never
+    half of that chunk, told nothing, and each of their steps took four times as long as the decodes."""
+    paced = pace()
+    decode(paced, 16, 0.013)
+    paced.observe(num_decodes=16, num_prefill_tokens=32, duration_s=0.013)
+    assert paced.budget(16) == 512
+    stretches = []
+    for _ in range(12):
+        num = min(100, paced.budget(16))
+        duration_s = 0.013 + num * CPU_TOKEN_S
+        paced.observe(num_decodes=16, num_prefill_tokens=num, duration_s=duration_s)
+        stretches.append(duration_s / 0.013)
+    assert stretches[0] > 4
+    assert stretches[-1] == pytest.approx(2.0, abs=0.05)
+
+
 def test_a_prompt_always_gets_on() -> None:
     paced = pace()
     decode(paced, 16, 0.001)
