@@ -112,21 +112,21 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def can_take(self, hits: Sequence[int], num_new: int, *, keep: int = 0) -> bool:
-        """Whether `take` would find these blocks and leave `keep` available.
+    def num_short(self, hits: Sequence[int], num_new: int) -> int:
+        """Blocks that `take` would lack; negative if some would be left available.
 
         A cached hit costs one available block as a new one does: once it is held it can make room for nobody (CASES B51).
         """
         refcounts = self._refcounts
-        num_cached_hits = sum(refcounts[block] == 0 for block in hits)
-        return self.num_available - num_cached_hits - num_new >= keep
+        num_cached_hits = sum([refcounts[block] == 0 for block in hits])
+        return num_cached_hits + num_new - self.num_available
 
     def take(self, hits: Sequence[int], num_new: int) -> list[int]:
-        """Adds a reference to each hit and takes `num_new` blocks more; returns all, hits first. Asserts `can_take`.
+        """Adds a reference to each hit and takes `num_new` blocks more; returns all, hits first. Asserts that none is short.
 
         `hits` are what `find` returned, with nothing taken in between.
         """
-        assert self.can_take(hits, num_new), f"{len(hits)} hits and {num_new} new blocks asked of {self}"
+        assert self.num_short(hits, num_new) <= 0, f"{len(hits)} hits and {num_new} new blocks asked of {self}"
         assert all(self._hash_of[block] is not None for block in hits), f"a hit among {hits} is not in the index"
         assert len(set(hits)) == len(hits), f"a block is twice among the hits {hits}"
         # All hits are held before anything is evicted: none of them can be among what is.

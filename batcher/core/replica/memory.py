@@ -52,12 +52,9 @@ class Memory:
         self._model_version = model_version
         self.pool = BlockPool(config.num_blocks, has_prefix_cache=self._has_prefix_cache)
 
-    def num_blocks_at_most(self, sequence: Sequence) -> int:
-        """Blocks at its longest. The last token that it may sample is never computed."""
-        return _num_blocks(sequence.max_len - 1)
-
     def need(self, sequence: Sequence, *, to_the_end: bool = False) -> Need:
-        """What it takes to start it now; `to_the_end` reserves all that it may ever need.
+        """What it takes to start it now; `to_the_end` reserves all that it may ever need, which is nothing for the last token
+        that it may sample: that one is never computed.
 
         The last of its tokens is always computed, since the next one is drawn from its logits: so the block of that token is
         no hit, and no shared block is ever written.
@@ -68,10 +65,8 @@ class Memory:
         return Need(hits, _num_blocks(num_tokens) - len(hits), is_reserved)
 
     def num_short(self, need: Need) -> int:
-        """Blocks that are missing beside those that are kept; negative if some are left over. A hit that nobody holds costs
-        an available block, as a new one does (CASES B51)."""
-        num_cached_hits = sum([self.pool.refcount(block) == 0 for block in need.hits])
-        return need.num_new + num_cached_hits - self.pool.num_available
+        """Blocks that are missing to start it; negative if some are left over."""
+        return self.pool.num_short(need.hits, need.num_new)
 
     def num_kept(self, num_growing: int) -> int:
         """Blocks that must stay available to so many that run and are not reserved: the watermark."""

@@ -36,17 +36,9 @@ def chain_root(*, model_version: str, salt: bytes) -> bytes:
     return sha256(_ROOT_TAG + _prefixed(model_version.encode()) + _prefixed(salt)).digest()
 
 
-def extend_chain(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The name of the block that holds these BLOCK_SIZE tokens and follows the one named `parent`: 32 bytes.
-
-    Raises OverflowError if a token is negative, as PENDING is, or has more than 32 bits.
-    """
-    assert len(tokens) == BLOCK_SIZE, f"a block that is not full has no name: {len(tokens)} tokens"
-    return block_hashes(parent, tokens)[0]
-
-
 def block_hashes(root: bytes, tokens: Sequence[int]) -> list[bytes]:
-    """The names of all full blocks of `tokens`, in order: the chain from `root`. About a microsecond a block.
+    """The names of all full blocks of `tokens`, in order: the chain from `root`, or on from a block's name. 32 bytes each, and
+    about a microsecond.
 
     Raises OverflowError if a token is negative, as PENDING is, or has more than 32 bits.
     """

@@ -128,7 +128,7 @@ class TierQueue:
 class WaitingQueue:
     """All tiers, the highest first, with one bound over the sequences that have never run and one over their prompt tokens.
 
-    The preempted do not count: they are as many as there are slots at most in a step, and they were let in before.
+    The preempted do not count: they were let in before, and a step preempts no more than there are slots.
     """
 
     __slots__ = ("_max_tokens", "_max_waiting", "tiers")

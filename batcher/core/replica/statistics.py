@@ -27,8 +27,6 @@ class ReplicaStatistics(msgspec.Struct, frozen=True):
     num_running: int
     num_prefilling: int
     num_decoding: int
-    num_preempted: int
-    """Those among the waiting that have run before."""
     num_slots: int
     num_free_slots: int
     num_blocks: int
@@ -58,7 +56,6 @@ def gather(
         num_running=len(running),
         num_prefilling=len(running) - num_decoding,
         num_decoding=num_decoding,
-        num_preempted=sum(len(tier.preempted) for tier in queue.tiers),
         num_slots=len(running) + running.num_free_slots,
         num_free_slots=running.num_free_slots,
         num_blocks=pool.num_blocks,

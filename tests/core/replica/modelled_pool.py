@@ -33,7 +33,7 @@ class ModelledPool:
         self.cached: list[int] = []
         self.block_of: dict[bytes, int] = {}
 
-    def start(self, prompt: str, *, keep: int = 0) -> bool:
+    def start(self, prompt: str) -> bool:
         """A new sequence takes what is known of its prompt and new blocks for the rest, if they fit."""
         hits = []
         for block_hash in hashes_of(prompt):
@@ -43,9 +43,9 @@ class ModelledPool:
         assert self.pool.find(hashes_of(prompt)) == hits
         num_new = len(prompt) - len(hits)
         left = [block for block in self.cached if block not in hits]
-        fits = len(self.free) + len(left) - num_new >= keep
-        assert self.pool.can_take(hits, num_new, keep=keep) == fits
-        if not fits:
+        num_short = num_new - len(self.free) - len(left)
+        assert self.pool.num_short(hits, num_new) == num_short
+        if num_short > 0:
             return False
         self.cached = left
         blocks = self.pool.take(hits, num_new)

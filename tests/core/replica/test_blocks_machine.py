@@ -23,9 +23,9 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.modelled = ModelledPool(BlockPool(8, has_prefix_cache=self.has_prefix_cache))
 
-    @rule(prompt=st.text("ab", min_size=1, max_size=5), keep=st.sampled_from([0, 0, 1, 3]))
-    def start(self, prompt: str, keep: int) -> None:
-        self.modelled.start(prompt, keep=keep)
+    @rule(prompt=st.text("ab", min_size=1, max_size=5))
+    def start(self, prompt: str) -> None:
+        self.modelled.start(prompt)
 
     @has_tables
     @rule(data=st.data(), num=st.integers(1, 5))
@@ -72,7 +72,7 @@ def soak(pool: BlockPool, *, seed: int, num_operations: int) -> None:
         choice = rng.random()
         if choice < 0.35 or not modelled.tables:
             prompt = "".join(rng.choices("abc", weights=[6, 2, 1], k=rng.randint(1, 8)))
-            modelled.start(prompt, keep=rng.choice([0, 0, 2]))
+            modelled.start(prompt)
         elif choice < 0.6:
             modelled.publish(rng.choice(modelled.tables), rng.randint(1, 4))
         elif choice < 0.7:
@@ -109,8 +109,8 @@ class OverwritesTheIndex(BlockPool):
 class CountsCachedHitsAsFree(BlockPool):
     """CASES B51: a hit costs nothing, so that too much is promised."""
 
-    def can_take(self, hits: Sequence[int], num_new: int, *, keep: int = 0) -> bool:
-        return self.num_available - num_new >= keep
+    def num_short(self, hits: Sequence[int], num_new: int) -> int:
+        return num_new - self.num_available
 
 
 class ForgetsToPin(BlockPool):
