@@ -157,9 +157,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class Model(Protocol):
-    """A model as the service sees it: its facts, its tokenizer, and a StepBackend for each replica.
+    """A model as the service sees it: its facts, its tokenizer, and StepBackends to run it.
 
-    `info` and `tokenizer` are ready at once (they read no weights); `make_backend` is called once for each replica."""
+    `info` and `tokenizer` are ready at once (they read no weights); `make_backend` is called at each start of a replica, also
+    after a loss."""
 
     @property
     def info(self) -> ModelInfo: ...

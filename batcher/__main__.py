@@ -45,7 +45,7 @@ def serve(
     model: Annotated[str | None, typer.Option(help="smollm2, simulated, a folder or a GGUF file.")] = None,
     dtype: Annotated[Dtype | None, typer.Option(help="Of the model's weights and its KV cache.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where the model runs.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Number of engines; one for now.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Number of engines: 1.")] = None,
     kv: Annotated[KvMode | None, typer.Option(help="KV memory in blocks as tokens come, or reserved whole.")] = None,
     prefill_chunk: Annotated[int | None, typer.Option(help="Most prompt tokens of a step; 0 cuts no prompt.")] = None,
     prefill_stretch: Annotated[

@@ -175,18 +175,19 @@ class ReplicaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     decoding slows a little and never stalls. 0 holds it to nothing but `prefill_chunk`."""
     has_prefix_cache: bool = True
     reserved_slot_share: float = 0.1
-    """Share of the slots that only the first tier may take; with more than one slot and tier at least one."""
+    """Share of the slots that only the first tier may take under the continuous policy; at least one slot, where there is more
+    than one slot and tier."""
     growth_blocks: int = 1
-    """Blocks that each running sequence is expected to grow by before one of them ends: they must stay free when another is
-    admitted (the watermark), up to a quarter of the pool."""
+    """Blocks that each running sequence is expected to grow by before one of them ends: they must stay available when another
+    is admitted (the watermark), up to a quarter of the pool."""
     max_waiting: int = 1024
-    """Sequences that may wait for a slot."""
+    """Sequences that may wait for their first slot, in all tiers together."""
     max_waiting_tokens: int = 4_000_000
-    """Prompt tokens that may wait: about four bytes each, counted in the process, and far more than are served in time."""
+    """Prompt tokens that may wait, in all tiers together: far more than are served in time, and some 160 MB of this process."""
     max_preemptions: int = 8
-    """Times that one sequence may be preempted; after that it keeps its blocks and younger ones give way."""
+    """Times that one sequence may be preempted; after that it starts with all the blocks that it may need, and keeps them."""
     max_overtakes: int = 64
-    """Sequences of its tier that may pass one that does not fit; then they wait behind it."""
+    """Sequences of its tier and of lower ones that may pass one that does not fit; then they wait behind it."""
     static_timeout_s: float = 0.15
     """How long the oldest waits for a full batch under the static policy."""
 

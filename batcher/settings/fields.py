@@ -125,7 +125,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     def _check_continuous(self) -> None:
         if self.replicas != 1:
-            raise ConfigError(f"replicas is {self.replicas}; it must be 1: one process serves one replica for now")
+            raise ConfigError(f"replicas is {self.replicas}; it must be 1: one process serves one replica")
         if self.kv_blocks is not None and self.kv_memory is not None:
             raise ConfigError("kv_blocks and kv_memory are two ways to say one thing; give one of them")
         if self.kv_memory is not None and not 0.0 < self.kv_memory <= 65_536.0:

@@ -141,7 +141,7 @@ async def test_a_model_that_can_never_be_loaded_ends_the_server(monkeypatch: pyt
         (["--model", "simulated", "--max-model-len", "200000"], "model's context of 131072 tokens"),
         (["--model", "simulated", "--simulated-answer", "sing"], "answer"),
         (["--model", "nosuch.gguf"], "'nosuch.gguf'"),
-        (["--model", "simulated", "--replicas", "2"], "one replica for now"),
+        (["--model", "simulated", "--replicas", "2"], "one process serves one replica"),
     ],
 )
 def test_what_cannot_be_served_is_one_line_and_status_2(flags: Sequence[str], words: str) -> None:

@@ -38,7 +38,7 @@ def test_a_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> 
         ({"policy": "fast"}, "in batch mode it must be one of paced"),
         ({"policy": "continuous"}, "policy is 'continuous'"),
         ({"policy": "paced", **CONTINUOUS}, "in continuous mode it must be one of continuous, static, single"),
-        ({"replicas": 2, **CONTINUOUS}, "one replica for now"),
+        ({"replicas": 2, **CONTINUOUS}, "one process serves one replica"),
         ({"kv_blocks": 1, **CONTINUOUS}, "kv_blocks is 1"),
         ({"kv_blocks": 10, "kv_memory": 1, **CONTINUOUS}, "give one of them"),
         ({"kv_memory": 0, **CONTINUOUS}, "kv_memory is 0"),
