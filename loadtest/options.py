@@ -127,10 +127,6 @@ def spelled(*left_out: str, **defaults: Any) -> Callable[[Callable[..., None]], 
     return decorate
 
 
-def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
 def _defaults(required: object) -> list[object]:
     """One for each field of `Spelled`; `required` where there is none."""
     given = Spelled.__struct_defaults__

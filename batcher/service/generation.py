@@ -57,8 +57,6 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     """What follows the last Delta; often empty."""
     finish: FinishReason
     usage: Usage
-    stop_sequence: str | None = None
-    """Which one ended it, if one did."""
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):

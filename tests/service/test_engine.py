@@ -90,7 +90,7 @@ def test_a_stop_string_ends_the_answer_before_it_and_its_tokens_are_billed(depth
     bench.run()
     assert bench.told[1].text == "one STO two "
     finished = bench.told[1].finished
-    assert (finished.finish, finished.stop_sequence) == (FinishReason.STOP_SEQUENCE, "STOP")
+    assert finished.finish is FinishReason.STOP_SEQUENCE
     assert finished.usage.output_tokens == len("one STO two STOP")
     assert bench.told[2].text == "one STO two STOP three"
 
