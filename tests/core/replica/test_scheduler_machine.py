@@ -11,6 +11,8 @@ from batcher.config import KvMode, ReplicaConfig, ReplicaPolicy
 from tests.core.replica.fake_device import STOP_ID, Shell, a_sequence, alone
 
 SHARED = [5, 1, 4, 2] * 20
+DURATIONS_S = st.sampled_from([0.0, 0.001, 0.01, 10.0])
+"""Of steps: chunks beside decodes follow them."""
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -24,7 +26,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(5, 24),
         max_num_seqs=st.integers(1, 5),
-        prefill_chunk=st.sampled_from([0, 16, 17, 40]),
+        prefill_chunk=st.sampled_from([0, 16, 17, 40, 100]),
+        prefill_stretch=st.sampled_from([0.0, 1.1, 2.0]),
         policy=st.sampled_from([ReplicaPolicy.CONTINUOUS] * 4 + list(ReplicaPolicy)),
         kv=st.sampled_from([KvMode.PAGED, KvMode.PAGED, KvMode.CONTIGUOUS]),
         has_prefix_cache=st.booleans(),
@@ -72,12 +75,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.next_id += 1
         self.shell.submit(sequence, now=self.now)
 
-    @rule(num=st.integers(1, 12), depth=st.integers(1, 2))
-    def run_steps(self, num: int, depth: int) -> None:
-        for _ in range(num):
+    @rule(num=st.integers(1, 12), depth=st.integers(1, 2), durations_s=st.lists(DURATIONS_S, min_size=1, max_size=3))
+    def run_steps(self, num: int, depth: int, durations_s: list[float]) -> None:
+        for index in range(num):
             while self.shell.num_inflight < depth and self.shell.schedule(now=self.now) is not None:
                 pass
             if self.shell.num_inflight:
+                self.now += durations_s[index % len(durations_s)]
                 self.shell.update(now=self.now)
 
     @rule()

@@ -95,6 +95,7 @@ class Soak:
         (4, 0.1, {"policy": ReplicaPolicy.STATIC, "static_timeout_s": 0.1}),
         (5, 0.05, {"policy": ReplicaPolicy.SINGLE}),
         (6, 0.05, {"kv": KvMode.CONTIGUOUS}),
+        (7, 0.05, {"prefill_chunk": 128, "prefill_stretch": 1.5}),
     ],
 )
 def test_random_inputs(seed: int, share: float, settings: dict[str, object]) -> None:
