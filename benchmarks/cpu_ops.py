@@ -99,7 +99,6 @@ def make_step(parts: list[tuple[int, int]]) -> StepTensors:
         sampled_rows=lengths.cumsum(0) - 1,
         num_decodes=sum(length == 1 for _, length in parts),
         max_query_len=int(lengths.max()),
-        max_kv_len=max(kv_lens),
     )
 
 

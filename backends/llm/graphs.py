@@ -44,7 +44,6 @@ class PaddedStep:
             sampled_rows=torch.arange(size, device=device),
             num_decodes=size,
             max_query_len=1,
-            max_kv_len=table_width * BLOCK_SIZE,
         )
         self._pad_from(0)
 

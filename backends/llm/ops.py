@@ -29,7 +29,6 @@ class StepTensors(NamedTuple):
     num_decodes: int
     """The first so many sequences have one token each."""
     max_query_len: int
-    max_kv_len: int
 
 
 class Rope(NamedTuple):

@@ -87,7 +87,6 @@ def build_inputs(step: Step, device: torch.device) -> StepInputs:
             sampled_rows=sent["sampled_rows"],
             num_decodes=num_decodes,
             max_query_len=int(query_lens.max()),
-            max_kv_len=int(kv_lens.max()),
         ),
         has_pending=has_pending,
         decode_slots=sent["decode_slots"],

@@ -66,7 +66,7 @@ def qkv_of(step: StepTensors, shape: HeadShape, dtype: torch.dtype, seed: int = 
 def attend(ops: CpuOps | TorchOps, step: StepTensors, shape: HeadShape, dtype: torch.dtype, qk_norm: bool = False) -> Tensor:
     """All of a step's attention, the positions before the step's own written by a step of their own."""
     (cache,) = ops.allocate_cache(1, NUM_BLOCKS, shape, dtype)
-    tables = rope(step.max_kv_len, shape)
+    tables = rope(int(step.kv_lens.max()), shape)
     q_norm, k_norm = (random(shape.head_dim, seed=seed).to(dtype) if qk_norm else None for seed in (3, 4))
     before = positions_before(step)
     if len(before.positions):
@@ -142,7 +142,6 @@ def test_a_sequence_attends_alike_alone_in_a_batch_and_in_chunks(ops: CpuOps, dt
                 sampled_rows=torch.arange(copies),
                 num_decodes=copies if end - begin == 1 else 0,
                 max_query_len=end - begin,
-                max_kv_len=end,
             )
             rotated = ops.rotate_and_store(qkv[begin:end].repeat(copies, 1), step, cache, shape, tables, None, None, EPS)
             assert torch.equal(ops.attention(rotated, step, cache, shape), expected[begin:end].repeat(copies, 1))

@@ -68,7 +68,6 @@ def make_step(parts: list[tuple[int, int]], num_blocks: int) -> StepTensors:
         sampled_rows=torch.tensor([end - 1 for end in starts[1:]], device=DEVICE),
         num_decodes=sum(new == 1 for new, _ in parts),
         max_query_len=max(new for new, _ in parts),
-        max_kv_len=max(new + old for new, old in parts),
     )
 
 

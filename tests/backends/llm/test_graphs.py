@@ -26,7 +26,6 @@ def make_step(kv_lens: list[int]) -> StepTensors:
         sampled_rows=torch.arange(num),
         num_decodes=num,
         max_query_len=1,
-        max_kv_len=max(kv_lens),
     )
 
 

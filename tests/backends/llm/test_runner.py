@@ -107,7 +107,7 @@ def test_a_steps_tensors_are_what_the_contract_says() -> None:
     assert tensors.query_starts.tolist() == [0, 1, 2, 5, 6]
     assert tensors.kv_lens.tolist() == [17, 1, 33, 6]
     assert tensors.sampled_rows.tolist() == [0, 1, 5]
-    assert (tensors.num_decodes, tensors.max_query_len, tensors.max_kv_len) == (2, 3, 33)
+    assert (tensors.num_decodes, tensors.max_query_len) == (2, 3)
     assert [tensor.dtype for tensor in tensors[:7]] == [torch.int64] * 3 + [torch.int32] * 3 + [torch.int64]
     assert inputs.decode_slots.tolist() == [3, 1]
     assert inputs.sampled_slots.tolist() == [3, 1, 2]

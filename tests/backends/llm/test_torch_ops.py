@@ -43,7 +43,6 @@ def make_step(parts: list[tuple[int, int]], num_blocks: int) -> StepTensors:
         sampled_rows=lengths.cumsum(0) - 1,
         num_decodes=next((index for index, (_, length) in enumerate(parts) if length > 1), len(parts)),
         max_query_len=int(lengths.max()),
-        max_kv_len=max(kv_lens),
     )
 
 
