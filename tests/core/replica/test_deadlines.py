@@ -1,3 +1,5 @@
+"""Deadlines of what waits: the earliest first, and what no longer waits is passed over."""
+
 from math import inf
 
 from batcher.core.replica.deadlines import Deadlines

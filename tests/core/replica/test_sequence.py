@@ -1,3 +1,5 @@
+"""A sequence moves along its table of states, and says nothing of its content."""
+
 import pytest
 
 from batcher.core.replica.sequence import TRANSITIONS, SequenceState
