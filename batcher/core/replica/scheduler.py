@@ -110,7 +110,7 @@ class Scheduler:
             del self._live[other.id]
         self._counters.num_displaced += len(displaced)
         if not self._live:
-            self._drain_rate.restart()
+            self._drain_rate.restart(now=now)
         self._num_submitted += 1
         sequence.order = self._num_submitted
         self._live[sequence.id] = sequence

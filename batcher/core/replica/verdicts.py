@@ -1,6 +1,6 @@
 """The words in which a caller is told why a sequence did not run, and after how long to come back."""
 
-from math import ceil
+from math import ceil, exp
 
 from batcher.config import ReplicaConfig
 from batcher.core.effects import EndSequence
@@ -16,35 +16,40 @@ from batcher.errors import (
 )
 from batcher.types import BLOCK_SIZE, Outcome
 
-_WEIGHT = 0.1
-"""Of the newest interval in the mean: the last ten or so count."""
+_MEMORY_S = 30.0
+"""What ended so long ago counts about a third of what ends now."""
 
 
 class DrainRate:
-    """How quickly sequences end of late: a moving mean of the intervals between ends."""
+    """How quickly sequences end of late: how many ended, and how long that took, both fading with time.
 
-    __slots__ = ("_interval_s", "_last_at")
+    A mean of the intervals between ends was refused: sequences that start together end together, and then nearly all intervals
+    are none (CASES B59 asks for an honest time).
+    """
+
+    __slots__ = ("_last_at", "_num", "_span_s")
 
     def __init__(self) -> None:
-        self._interval_s: float | None = None
-        self._last_at: float | None = None
+        self._num = 0.0
+        self._span_s = 0.0
+        self._last_at = 0.0
 
     def observe_end(self, *, now: float) -> None:
-        if self._last_at is not None:
-            interval_s = now - self._last_at
-            known = self._interval_s
-            self._interval_s = interval_s if known is None else known + _WEIGHT * (interval_s - known)
+        interval_s = max(0.0, now - self._last_at)
+        faded = exp(-interval_s / _MEMORY_S)
+        self._num = self._num * faded + 1.0
+        self._span_s = self._span_s * faded + interval_s
         self._last_at = now
 
-    def restart(self) -> None:
-        """Forgets when the last one ended: what follows an idle time is no interval."""
-        self._last_at = None
+    def restart(self, *, now: float) -> None:
+        """The first comes after an idle time, which is no part of what an end takes."""
+        self._last_at = now
 
     def retry_after_s(self, num_ahead: int) -> int:
         """Whole seconds until so many have ended, from 1 to 60."""
-        if self._interval_s is None:
+        if not self._num:
             return NO_WORKER_RETRY_AFTER_S
-        return min(max(1, ceil(num_ahead * self._interval_s)), MAX_RETRY_AFTER_S)
+        return min(max(1, ceil(num_ahead * self._span_s / self._num)), MAX_RETRY_AFTER_S)
 
 
 def too_long(sequence: Sequence, config: ReplicaConfig) -> EndSequence | None:
