@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
+
+from tests.loadtest.listening import LittleServer, read_head
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
@@ -49,36 +49,14 @@ def say(output: str, *, answer_id: str) -> bytes:
     return msgspec.json.encode({"id": answer_id, "output": output, "usage": {"input_tokens": 1, "output_tokens": 1}})
 
 
-class StandIn:
+class StandIn(LittleServer):
     def __init__(self, will: Will) -> None:
-        self.url = ""
+        super().__init__()
         self.asked: list[Asked] = []
-        self.num_connections = 0
         self._will = will
-        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.num_connections += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            while await self._answer(reader, writer):
-                pass
-        writer.close()
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError, ssl.SSLError):
-            await writer.wait_closed()
-        self._tasks.discard(task)
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection stays."""
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
-        headers = dict(line.split(": ", 1) for line in lines)
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        first, headers = await read_head(reader)
         body = await reader.readexactly(int(headers["content-length"]))
         asked = Asked(len(self.asked), first.split(" ")[1], headers, body)
         self.asked.append(asked)
@@ -95,29 +73,10 @@ class StandIn:
 
 @contextlib.contextmanager
 def standing_in(will: Will = echo, *, is_tls: bool = False) -> Iterator[StandIn]:
-    """A server of this will on a port of its own, in a thread of its own, until the block is left."""
-    server = StandIn(will)
-    started, loop = threading.Event(), asyncio.new_event_loop()
+    """A server of this will until the block is left."""
     context = None
     if is_tls:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(CERTIFICATE)
-
-    async def live() -> None:
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context, backlog=512)
-        server.url = f"{'https' if is_tls else 'http'}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        started.set()
-        await stopping.wait()
-        listener.close()
-        await server.stop()
-
-    stopping = asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(live()), daemon=True)
-    thread.start()
-    assert started.wait(10.0)
-    try:
+    with StandIn(will).living(context=context) as server:
         yield server
-    finally:
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join(10.0)
-        loop.close()

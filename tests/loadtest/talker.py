@@ -1,16 +1,17 @@
 """A little server of `POST /v1/messages` with a will of its own, that cuts its bytes wherever a test likes.
 
-Run as a script it is a server in a process of its own, which says where it listens as `batcher serve` does.
+Run as a module it is a server in a process of its own, which says where it listens as `batcher serve` does.
 """
 
 import asyncio
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+
+from tests.loadtest.listening import LittleServer, read_head
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -67,35 +68,18 @@ def chat(heard: Heard) -> Said:
     return Said([text], kind="application/json")
 
 
-class Talker:
+class Talker(LittleServer):
     def __init__(self, will: Talking) -> None:
-        self.url = ""
+        super().__init__()
         self.heard: list[Heard] = []
         self.num_at_once = self.most_at_once = 0
         self._will = will
-        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            while await self._answer(reader, writer):
-                pass
-        writer.close()
-        self._tasks.discard(task)
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        first, headers = await read_head(reader)
         if first.startswith("GET "):
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
             return True
-        headers = dict(line.split(": ", 1) for line in lines)
         body = msgspec.json.decode(await reader.readexactly(int(headers["content-length"])))
         heard = Heard(len(self.heard), headers, body)
         self.heard.append(heard)
@@ -117,34 +101,15 @@ class Talker:
 
 @contextlib.contextmanager
 def talking(will: Talking = chat) -> Iterator[Talker]:
-    """A server of this will on a port of its own, in a thread of its own, until the block is left."""
-    server, started, stopping = Talker(will), threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def live() -> None:
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=512)
-        server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        started.set()
-        await stopping.wait()
-        listener.close()
-        await server.stop()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(live()), daemon=True)
-    thread.start()
-    assert started.wait(10.0)
-    try:
+    """A server of this will until the block is left."""
+    with Talker(will).living() as server:
         yield server
-    finally:
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join(10.0)
-        loop.close()
 
 
 async def _serve_alone(will: Talking) -> None:
     server = Talker(will)
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    print(msgspec.json.encode({"event": "listening", "url": url}).decode(), file=sys.stderr, flush=True)
+    listener = await server.listen()
+    print(msgspec.json.encode({"event": "listening", "url": server.url}).decode(), file=sys.stderr, flush=True)
     await listener.serve_forever()
 
 

@@ -22,11 +22,11 @@ from loadtest.runner import Recording
 from loadtest.samples import Ending
 from loadtest.scenarios.proctree import descendants
 from loadtest.scenarios.server import ServerFailed
-from tests.loadtest import talker
 from tests.loadtest.examples import end, make_messages_plan, make_recording
 from tests.loadtest.talker import talking
 
-TALKER = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(talker.__file__)))}"
+ROOT = Path(__file__).parents[2]
+TALKER = shlex.join(["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.loadtest.talker"])
 
 
 class Measurer:
