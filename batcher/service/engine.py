@@ -189,12 +189,20 @@ class Engine:
         With a backend that queues its work, the next step is launched before the oldest is waited for, so that the device
         never waits for this thread.
         """
-        events: Events = []
-        self._tick(events)
+        events = self.tick()
         self._has_stepped = self._launch(events)
         if self._inflight:
             self._has_stepped = True
             self._collect(events)
+        return events
+
+    def tick(self) -> Events:
+        """Ends what has waited past its deadline. `step` does so too; this does not take as long as a step."""
+        events: Events = []
+        now = self.clock()
+        deadline = self._scheduler.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._perform(self._scheduler.tick(now=now), now, events)
         return events
 
     def wait_s(self) -> float | None:
@@ -212,12 +220,6 @@ class Engine:
                 raise self.lost
             if wait_s := self.wait_s():
                 time.sleep(wait_s)
-
-    def _tick(self, events: Events) -> None:
-        now = self.clock()
-        deadline = self._scheduler.next_deadline()
-        if deadline is not None and deadline <= now:
-            self._perform(self._scheduler.tick(now=now), now, events)
 
     def _launch(self, events: Events) -> bool:
         """Launches until the backend has as many steps as it takes. Whether there was any."""

@@ -169,9 +169,9 @@ class EngineThread:
         """One round: what came in, a step, what goes out."""
         engine = self._engine
         self.busy_since = engine.clock()
-        events = self._take()
+        self._deliver(self._take() + engine.tick())  # Who is refused or too late need not wait for a step.
         num_collected = engine.num_collected
-        events += engine.step()
+        events = engine.step()
         if engine.num_collected > num_collected:
             self._rest_s = self._start_backoff_s
         wait_s = engine.wait_s()

@@ -167,6 +167,27 @@ async def test_a_full_queue_of_one_tier_keeps_no_higher_one_out() -> None:
         assert (paid[0].end, paid[1].end) == (None, None)
 
 
+async def test_who_is_refused_or_too_late_is_told_before_the_next_step_and_not_after_it() -> None:
+    """A step may take a second where a long prompt is computed, and what it had found in its inbox was answered at its end."""
+    model = ScriptedModel(depth=1, repeats=True)
+    config = ReplicaConfig(num_blocks=256, max_num_seqs=1, max_model_len=1024)
+    async with running(model, config) as replica:
+        this_step, next_step = threading.Event(), threading.Event()
+        model.gate = this_step
+        replica.submit(ask("runs", max_tokens=5), Transcript())
+        await until(lambda: bool(model.steps))
+        late, refused = Transcript(), Transcript()
+        replica.submit(ask("late", deadline_at=time.monotonic()), late)
+        replica.submit(ask("too long", max_tokens=5000), refused)
+        model.gate = next_step
+        this_step.set()
+        await until(lambda: late.end is not None and refused.end is not None)
+        assert "no place became free" in str(late.failed.error), "the engine's own word, before anybody looks after it"
+        assert "5000" in str(refused.failed.error)
+        model.gate = this_step
+        next_step.set()
+
+
 async def test_a_stalled_engine_takes_a_tier_however_many_of_a_lower_one_came_before() -> None:
     model = ScriptedModel()
     config = ReplicaConfig(num_blocks=256, max_num_seqs=2, max_model_len=1024, max_waiting=5)
