@@ -47,7 +47,7 @@ class PrefillPace:
         self._medians_s: dict[int, float] = {}
         self._token_s: float | None = None
         self._fixed_s = 0.0
-        self._fixed_samples_s = deque([0.0], maxlen=_NUM_SAMPLES)  # A first sample alone is not believed.
+        self._fixed_samples_s = deque([0.0] * 3, maxlen=_NUM_SAMPLES)  # Some pauses at first are not believed.
         self._large = (0, 0.0, 0)
 
     def budget(self, num_decodes: int) -> int:

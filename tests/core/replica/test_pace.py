@@ -120,6 +120,17 @@ def test_a_chunk_that_costs_the_same_whatever_its_size_is_not_cut_ever_smaller()
     assert 400 < chunks[-1] <= 500, "its tokens take as long as what it costs anyway"
 
 
+def test_pauses_of_a_busy_machine_in_small_chunks_are_no_fixed_cost() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=3)
+    for duration_s in (0.3, 0.3, 0.3):
+        paced.observe(num_decodes=16, num_prefill_tokens=8, duration_s=duration_s)
+    assert paced.budget(16) == 16, "for a moment tokens seem dear"
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=8)
+    assert paced.budget(16) == 32
+
+
 def test_a_fixed_cost_within_the_stretch_leaves_the_rest_of_it_to_the_tokens() -> None:
     paced = pace()
     decode(paced, 16, 0.013)
