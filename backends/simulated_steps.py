@@ -111,7 +111,10 @@ class SimulatedStepBackend:
             num_context_tokens += sequence.start + len(sequence.tokens)
             if sequence.is_sampled:
                 tokens.append(self._sample(sequence))
-        duration_s = self._settings.step_s(step.num_tokens, num_context_tokens) * self._settings.time_scale
+        if step.num_padding:
+            num_context_tokens += step.num_padding * (step.sequences[0].start + 1)
+        num_tokens = step.num_tokens + step.num_padding
+        duration_s = self._settings.step_s(num_tokens, num_context_tokens) * self._settings.time_scale
         self._free_at = max(self._free_at, self._clock()) + duration_s
         self._launched.append((tokens, self._free_at))
 

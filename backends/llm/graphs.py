@@ -92,13 +92,13 @@ class DecodeGraphs:
 
     @staticmethod
     def fits(step: StepTensors) -> bool:
-        """Whether a step is decodes alone, each of them sampled."""
-        return step.num_decodes == len(step.kv_lens) == len(step.sampled_rows)
+        """Whether a step is decodes alone."""
+        return step.num_decodes == len(step.kv_lens)
 
     def run(self, step: StepTensors) -> Tensor:
-        """The logits [num_decodes, vocab] of a step that `fits`; to be read before the next run."""
+        """The logits [sampled, vocab] of a step that `fits`."""
         size = next(size for size in self._sizes if size >= step.num_decodes)
         recorded = self._recorded[size]
         recorded.step.fill(step)
         recorded.graph.replay()
-        return recorded.logits[: step.num_decodes]
+        return recorded.logits[step.sampled_rows]

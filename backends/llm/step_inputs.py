@@ -36,7 +36,9 @@ class StepInputs(NamedTuple):
 
 def build_inputs(step: Step, device: torch.device) -> StepInputs:
     """Reads all of `step` that is needed; keeps nothing that the scheduler may write to."""
-    sequences = step.sequences
+    # Padding is the first decode once more: it writes what that writes, to the same place, and is not sampled.
+    num_padding = step.num_padding
+    sequences = (step.sequences[0],) * num_padding + step.sequences if num_padding else step.sequences
     query_lens: Ints = np.array([len(sequence.tokens) for sequence in sequences], np.int64)
     starts: Ints = np.array([sequence.start for sequence in sequences], np.int64)
     kv_lens = starts + query_lens
@@ -46,7 +48,7 @@ def build_inputs(step: Step, device: torch.device) -> StepInputs:
     num_tokens = int(query_starts[-1])
     longer = query_lens > 1
     num_decodes = int(longer.argmax()) if longer.any() else len(sequences)
-    sampled = [index for index, sequence in enumerate(sequences) if sequence.is_sampled]
+    sampled = [index for index, sequence in enumerate(step.sequences, num_padding) if sequence.is_sampled]
 
     pack = _Pack(
         tokens=(num_tokens,),

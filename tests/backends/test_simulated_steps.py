@@ -91,6 +91,13 @@ def test_a_step_takes_what_the_roofline_says() -> None:
     assert clock.now - 100.0 == pytest.approx((140e9 + 327_680) / 26.8e12)
 
 
+def test_padding_takes_its_time() -> None:
+    backend, clock = make(weight_bytes=1e9)
+    backend.launch(Step(1, (part([65], 0, [0]),), 1, num_padding=255))
+    backend.collect()
+    assert clock.now - 100.0 == pytest.approx(1e9 * 256 / (8 * 989e12 * 0.5))
+
+
 def test_the_published_arithmetic() -> None:
     hardware = SimulatedSteps()
     assert hardware.step_s(1, 0) == pytest.approx(0.0052, abs=5e-5)

@@ -76,7 +76,9 @@ class Admission:
         """The prompts to compute in this step, and how many tokens of each. Starts those that can start."""
         chunks: list[tuple[Sequence, int]] = []
         num_open = self._num_open(is_draining=is_draining, now=now) if may_start and len(self._queue) else 0
-        budget = self._pace.budget(len(self._running.decoding))
+        num_started = sum(map(len, self._running.prefilling))
+        num_starting = num_started + (min(len(self._queue), self._running.num_free_slots) if num_open else 0)
+        budget = self._pace.budget(len(self._running.decoding), num_starting)
         self._passed.clear()
         self._is_blocked = False
         if num_open and (starving := self._queue.starving(now=now)) is not None:

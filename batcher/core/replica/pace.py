@@ -6,6 +6,10 @@ all was refused for that, and a size for each kind of device too, since a token 
 step is held to `prefill_stretch` times what its decodes alone take, whatever that is here and now; where nothing decodes
 nobody waits, and a chunk is as large as it may be.
 
+That is for the few prompts that ride along with many streams. Where many prompts could start and few streams run, as in a
+burst, holding to it would leave slots empty for the sake of a few: there a step may take longer, in the proportion of those
+who wait to those who are held up.
+
 A step with a chunk costs something whatever the chunk's size: a GPU replays a recorded pass for decodes alone and must launch
 all others kernel by kernel, which can take twice as long. Smaller chunks do not help against that, they only pay it more
 often: so a chunk's tokens may take as long as what it costs anyway, though the stretch is broken by it.
@@ -29,6 +33,8 @@ _NUM_SAMPLES = 9
 """Recent steps of each size: enough that a pause of the machine does not count, few enough to follow it."""
 _MAX_CHANGE = 2.0
 """By which factor one step may change the cost of a token: one that was disturbed must not be believed whole."""
+_WAITER_WEIGHT = 4.0
+"""Streams that one who waits for a first token is worth: those get their next one a little later, it gets none at all."""
 _TELLING_SHARE = 0.5
 """Steps with a smaller part of the chunk tell little of a token's cost, unless they took longer than the whole chunk may."""
 
@@ -50,8 +56,8 @@ class PrefillPace:
         self._fixed_samples_s = deque([0.0] * 3, maxlen=_NUM_SAMPLES)  # Some pauses at first are not believed.
         self._large = (0, 0.0, 0)
 
-    def budget(self, num_decodes: int) -> int:
-        """Prompt tokens that the next step may compute beside so many decodes."""
+    def budget(self, num_decodes: int, num_starting: int = 0) -> int:
+        """Prompt tokens that the next step may compute beside so many decodes, for the sake of so many prompts."""
         if not num_decodes or not self._stretch:
             return self._max_chunk
         alone_s = self._estimate_alone_s(num_decodes)
@@ -59,7 +65,8 @@ class PrefillPace:
             return self._max_chunk  # Nobody has decoded alone yet: there is no stall to speak of.
         if self._token_s is None:
             return min(_FIRST_CHUNK, self._max_chunk)
-        chunk = (self._allowed_s(alone_s) - self._fixed_s) / self._token_s
+        weight = max(1.0, _WAITER_WEIGHT * num_starting / num_decodes)
+        chunk = (weight * self._allowed_s(alone_s) - self._fixed_s) / self._token_s
         return int(min(self._max_chunk, max(_MIN_CHUNK, chunk)))
 
     def observe(self, *, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:

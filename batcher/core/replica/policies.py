@@ -23,6 +23,9 @@ class Policy(Protocol):
     def num_open(self, *, num_running: int, num_waiting: int, oldest_at: float, is_draining: bool, now: float) -> int:
         """How many may start now, slots in use apart. `num_waiting` is at least 1."""
 
+    def num_padding(self, *, num_running: int) -> int:
+        """Rows of the batch whose sequences have ended and that are computed nevertheless. Asked at each step."""
+
     def opens_at(self, *, num_running: int, oldest_at: float) -> float:
         """When more may start though nothing happens before; infinity if time alone changes nothing."""
 
@@ -41,6 +44,9 @@ class Continuous:
     def num_open(self, *, num_running: int, num_waiting: int, oldest_at: float, is_draining: bool, now: float) -> int:
         return self.num_slots
 
+    def num_padding(self, *, num_running: int) -> int:
+        return 0
+
     def opens_at(self, *, num_running: int, oldest_at: float) -> float:
         return inf
 
@@ -48,7 +54,9 @@ class Continuous:
 class Static:
     """A batch starts when none runs: a full one at once, another when its oldest has waited for the timeout.
 
-    What finishes early leaves its slot empty, and what is preempted for memory waits for the next batch.
+    What finishes early leaves its slot empty, and what is preempted for memory waits for the next batch. The batch is one
+    tensor of a fixed shape: rows of those that have ended are computed until the last one ends, as most libraries' `generate`
+    does. `_batch_size` is how many the batch had at most.
     """
 
     num_reserved = 0
@@ -58,12 +66,17 @@ class Static:
     def __init__(self, config: ReplicaConfig) -> None:
         self.num_slots = config.max_num_seqs
         self._timeout_s = config.static_timeout_s
+        self._batch_size = 0
 
     def num_open(self, *, num_running: int, num_waiting: int, oldest_at: float, is_draining: bool, now: float) -> int:
         if num_running:
             return 0
         leaves = is_draining or num_waiting >= self.num_slots or oldest_at + self._timeout_s <= now
         return self.num_slots if leaves else 0
+
+    def num_padding(self, *, num_running: int) -> int:
+        self._batch_size = max(self._batch_size, num_running) if num_running else 0
+        return self._batch_size - num_running
 
     def opens_at(self, *, num_running: int, oldest_at: float) -> float:
         return inf if num_running else oldest_at + self._timeout_s
@@ -79,6 +92,9 @@ class Single:
 
     def num_open(self, *, num_running: int, num_waiting: int, oldest_at: float, is_draining: bool, now: float) -> int:
         return 1
+
+    def num_padding(self, *, num_running: int) -> int:
+        return 0
 
     def opens_at(self, *, num_running: int, oldest_at: float) -> float:
         return inf

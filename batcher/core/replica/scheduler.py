@@ -125,7 +125,8 @@ class Scheduler:
         self._expire(now=now)
         has_room = self._running.grow(now=now)
         chunks = self._admission.plan(may_start=has_room, is_draining=self._draining_at is not None, now=now)
-        flight = build_step(self._counters.num_steps + 1, self._running, chunks, now=now)
+        num_padding = self._policy.num_padding(num_running=len(self._running))
+        flight = build_step(self._counters.num_steps + 1, self._running, chunks, num_padding=num_padding, now=now)
         if flight is None:
             return None
         num_prefill_tokens = sum([num for _, num in chunks])

@@ -11,7 +11,9 @@ from batcher.types import PENDING, ScheduledSequence, Step
 _PENDING_TOKENS = (PENDING,)
 
 
-def build_step(step_id: int, running: Running, chunks: list[tuple[Sequence, int]], *, now: float) -> Flight | None:
+def build_step(
+    step_id: int, running: Running, chunks: list[tuple[Sequence, int]], *, num_padding: int, now: float
+) -> Flight | None:
     """The step that computes one token of each decoding sequence and these chunks, which count as sent; None if empty."""
     entries: list[ScheduledSequence] = []
     sequences: list[Sequence] = []
@@ -25,7 +27,8 @@ def build_step(step_id: int, running: Running, chunks: list[tuple[Sequence, int]
         num_sampled += part.is_sampled
     if not entries:
         return None
-    return Flight(Step(step_id, tuple(entries), num_tokens), sequences, num_sampled, num_decodes, now)
+    step = Step(step_id, tuple(entries), num_tokens, num_padding if num_decodes else 0)
+    return Flight(step, sequences, num_sampled, num_decodes, now)
 
 
 def _add_decodes(running: Running, entries: list[ScheduledSequence], sequences: list[Sequence]) -> None:

@@ -146,6 +146,17 @@ def test_only_sampled_sequences_have_tokens_in_their_order() -> None:
     assert tokens == [expected[0], expected[1], expected[0]]
 
 
+def test_padding_changes_no_token_and_nothing_that_is_kept() -> None:
+    prompt = [3, 1, 4, 1, 5]
+    expected = continue_alone(prompt, 4)
+    backend = make_backend()
+    tokens = run(backend, part(prompt, 0, [2], slot=1))
+    for position in range(len(prompt), len(prompt) + 3):
+        backend.launch(Step(1, (part([PENDING], position, [2], slot=1),), 1, num_padding=3))
+        tokens += backend.collect()
+    assert tokens == expected
+
+
 def test_pending_is_what_the_slot_sampled_last() -> None:
     backend = make_backend()
     answers = {0: run(backend, part(PROMPT, 0, [2], slot=3)), 1: run(backend, part(OTHER, 0, [3, 4], slot=1))}

@@ -81,6 +81,15 @@ def test_one_pause_of_the_machine_changes_the_chunk_by_a_factor_of_two_at_most()
     assert paced.budget(16) == before
 
 
+def test_the_more_could_start_and_the_fewer_run_the_longer_a_step_may_take() -> None:
+    paced = pace()
+    decode(paced, 16, 0.013)
+    mix(paced, 16, alone_s=0.013, token_s=CPU_TOKEN_S, steps=3)
+    alone = paced.budget(16)
+    assert [paced.budget(16, num) // alone for num in (1, 4, 8, 16)] == [1, 1, 2, 4]
+    assert paced.budget(16, 1000) == 512
+
+
 def test_a_pause_among_decodes_does_not_count() -> None:
     paced = pace()
     decode(paced, 16, 0.013, times=5)
@@ -195,4 +204,4 @@ def test_the_scheduler_holds_a_long_prompt_to_the_stretch() -> None:
     scheduler.submit(a_sequence(1, prompt=list(range(20)), max_tokens=500), now=now)
     assert [run() for _ in range(4)] == [20, 0, 0, 0]
     scheduler.submit(a_sequence(2, prompt=list(range(600)), max_tokens=5), now=now)
-    assert [run() for _ in range(3)] == [32, 20, 20]
+    assert [run() for _ in range(3)] == [32, 80, 80]  # One who waits is worth four who stream.

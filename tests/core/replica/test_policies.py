@@ -39,6 +39,25 @@ def test_a_static_batch_runs_until_its_longest_ends() -> None:
     assert [ids_of_step(shell, now=1.0) for _ in range(5)] == [[1, 2, 3], [2, 3], [3], [3], [4]]
 
 
+def test_a_static_batch_keeps_its_size_until_its_last_sequence_ends() -> None:
+    shell = a_shell(policy=ReplicaPolicy.STATIC, max_num_seqs=3)
+    for sequence_id, max_tokens in ((1, 2), (2, 4), (3, 5)):
+        shell.submit(a_sequence(sequence_id, max_tokens=max_tokens))
+    shell.run()
+    assert [(len(step.sequences), step.num_padding) for step in shell.steps] == [(3, 0), (3, 0), (2, 1), (2, 1), (1, 2)]
+    shell.submit(a_sequence(4), now=10.0)
+    shell.schedule(now=20.0)
+    assert shell.steps[-1].num_padding == 0
+
+
+def test_a_continuous_batch_computes_nothing_for_nobody() -> None:
+    shell = a_shell(max_num_seqs=3)
+    for sequence_id, max_tokens in ((1, 2), (2, 4)):
+        shell.submit(a_sequence(sequence_id, max_tokens=max_tokens))
+    shell.run()
+    assert {step.num_padding for step in shell.steps} == {0}
+
+
 def test_a_static_batch_starts_together_though_its_prompts_take_several_steps() -> None:
     shell = a_static_shell()
     for sequence_id in range(1, 5):
