@@ -47,7 +47,9 @@ def main(
     rates: list[Machine] = []
     max_len = max(prompt + output, max(lengths) + 1)
     num_blocks = roomy(max(max(counts) * num_blocks_of(prompt + output), num_blocks_of(max_len)))
-    config = make_config(at_a_time=max(counts), max_len=max_len, prefill_chunk=prefill_chunk, num_blocks=num_blocks)
+    config = make_config(
+        at_a_time=max(counts), max_len=max_len, prefill_chunk=prefill_chunk, prefill_stretch=0.0, num_blocks=num_blocks
+    )
     bench = Bench(subject.model, config)
     decodes: dict[int, list[StepRecord]] = {count: [] for count in counts}
     prefills: dict[int, list[list[StepRecord]]] = {length: [] for length in lengths}
