@@ -11,8 +11,12 @@ import msgspec
 
 from loadtest.events import EventReader, EventTooLong
 from loadtest.samples import Ending
+from loadtest.talk import MAX_ERROR_CHARS
 from loadtest.target import judge_status
 from loadtest.tokens import MAX_COUNT, STOP_REASONS, Hearing, Tokens
+
+_MAX_ERROR_BYTES = 8 * MAX_ERROR_CHARS
+"""An error that is streamed without end is read over, not kept."""
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, EventTooLong, RecursionError)
 
@@ -53,7 +57,8 @@ class StreamedAnswer:
     """One answer as server-sent events. Its text is kept only where somebody listens to it."""
 
     __slots__ = (
-        "_hearing", "_id", "_is_begun", "_is_error", "_is_wrong", "_listener", "_reader", "_row", "_stop", "_texts", "_tokens",
+        "_error", "_hearing", "_id", "_is_begun", "_is_error", "_is_wrong", "_listener", "_reader", "_row", "_stop",
+        "_texts", "_tokens",
     )  # fmt: skip
 
     def __init__(self, tokens: Tokens, row: int, listener: Listener | None) -> None:
@@ -65,6 +70,8 @@ class StreamedAnswer:
         self._texts: list[str] = []
         self._id = ""
         self._stop: _Event | None = None
+        self._error = b""
+        """As much as is shown of an error's body, or the error event."""
         self._is_begun = False
         """Some of a 2xx body came."""
         self._is_error = False
@@ -73,6 +80,8 @@ class StreamedAnswer:
 
     def feed(self, status: int, data: bytes, at: float) -> None:
         if not 200 <= status < 300:
+            if len(self._error) < _MAX_ERROR_BYTES:
+                self._error += data
             return
         self._is_begun = True
         try:
@@ -105,6 +114,9 @@ class StreamedAnswer:
         self._hearing.write(self._tokens, self._row)
         return Ending.STREAM_CUT
 
+    def error_body(self) -> bytes:
+        return self._error
+
     def _hear(self, name: str, body: bytes, at: float) -> None:
         """One event. Those of unknown names are let pass: a server may tell more than is asked."""
         if name == "ping":
@@ -125,6 +137,7 @@ class StreamedAnswer:
             self._stop = event
         elif kind == "error":
             self._is_error = True
+            self._error = self._error or body
 
 
 class WholeAnswer:
@@ -156,6 +169,9 @@ class WholeAnswer:
 
     def cut(self) -> Ending:
         return Ending.TRANSPORT
+
+    def error_body(self) -> bytes:
+        return self._body
 
 
 def _keep(tokens: Tokens, row: int, stop_reason: str | None, usage: _Usage | None) -> bool:

@@ -18,8 +18,8 @@ from typing import cast
 
 import httptools
 
-from loadtest.samples import Ending, Samples
-from loadtest.talk import Exchange, Talk
+from loadtest.samples import SERVER_ERRORS, Ending, Samples
+from loadtest.talk import Exchange, Talk, quote_error
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """A longer answer breaks its connection: one mad answer must not end the run for want of memory."""
@@ -175,6 +175,8 @@ class Pool:
         samples.status[index] = status
         if ending is Ending.OK:
             self.recent_latencies_s.append(now - samples.planned_at[index])
+        elif ending in SERVER_ERRORS and not samples.first_error:
+            samples.first_error = quote_error(status, exchange.error_body())
         if answer_id is not None:
             self._note_answer(answer_id)
         if is_kept_alive:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from batcher.errors import ConfigError
+from loadtest.outcomes import count_errors, count_refused
 from loadtest.plan import Plan
 from loadtest.report import Report, make_report
 from loadtest.runner import Recording, run
@@ -84,22 +85,14 @@ def _read_ms(block: str, quantile: str) -> Callable[[Report], float | None]:
     return read
 
 
-def _count_errors(report: Report) -> int:
-    return report.sent - report.outcomes["ok"] - _count_refused(report)
-
-
-def _count_refused(report: Report) -> int:
-    return sum(num for name, num in report.outcomes.items() if name.startswith("rejected"))
-
-
 def _output_token_rate(report: Report) -> float | None:
     return None if report.tokens is None else report.tokens.output_rate
 
 
 FIGURES = (
     Figure("ok", "ok", "", lambda report: report.outcomes["ok"], is_small_better=False),
-    Figure("refused", "refused", "", _count_refused),
-    Figure("errors", "errors", "", _count_errors),
+    Figure("refused", "refused", "", count_refused),
+    Figure("errors", "errors", "", count_errors),
     Figure("latency_p50_ms", "latency p50", "ms", _read_ms("latency_s", "p50")),
     Figure("latency_p95_ms", "latency p95", "ms", _read_ms("latency_s", "p95")),
     Figure("ttft_p50_ms", "TTFT p50", "ms", _read_ms("ttft_s", "p50")),

@@ -2,29 +2,34 @@
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from loadtest.measures import Measures, TokenCounts
+from loadtest.outcomes import describe_outcomes, describe_statuses, describe_success, hints
 from loadtest.report import Report
 from loadtest.stats import Quantiles
 from loadtest.sweep import Knee, Step
 
-_QUANTILES = ("p50", "p90", "p95", "p99", "p999", "max")
+MIN_P999_SAMPLES = 1_000
+"""Of fewer, p99.9 is the maximum over again."""
 
 
 def print_report(console: Console, report: Report) -> None:
     style = "bold white on green" if report.is_valid else "bold white on red"
     console.print()
-    console.print(Text(f" {report.verdict} ", style=style), f" {report.url}  seed {report.seed}")
+    doubt = describe_success(report)
+    words = [Text(f" {report.verdict} ", style=style)] + ([Text(f" {doubt} ", style="bold black on yellow")] if doubt else [])
+    console.print(*words, Text(f"{report.url}  seed {report.seed}"))
     for reason in report.reasons:
         console.print(f"  {reason}", style="red", highlight=False)
-    console.print(_latency_table(report))
+    if report.latency_s.count or report.rejection_latency_s.count:
+        console.print(_latency_table(report))
     if report.ttft_s.count:
         console.print(_token_table(report))
-    outcomes = " · ".join(f"{name.replace('_', ' ')} {num:,}" for name, num in report.outcomes.items())
     lines = [
-        f"sent {report.sent:,} of {report.planned:,} planned at {report.offered_rate:,.1f}/s  →  {outcomes}",
+        f"sent {report.sent:,} of {report.planned:,} planned at {report.offered_rate:,.1f}/s  →  {describe_outcomes(report)}",
         f"throughput {report.throughput_rate:,.1f}/s · {describe_slo(report)}: {report.goodput_rate:,.1f}/s"
         f" · mismatched {report.mismatched:,} · duplicated {report.duplicated:,}",
         f"generator: {describe_generator(report)}",
@@ -36,10 +41,14 @@ def print_report(console: Console, report: Report) -> None:
     if report.poison is not None:
         poison = report.poison
         lines.append(f"poison: sent {poison.sent:,} · failed as it must {poison.failed:,} · answered {poison.answered:,}")
-    if report.mismatched > report.sent / 2:
-        lines.append("most answers differ from their questions: where the server does not echo, say --check contains or none")
+    if set(report.statuses) - {"200"}:
+        lines.append(f"HTTP statuses: {describe_statuses(report)}")
     for line in lines:
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
+    if report.first_error is not None:
+        console.print(f"first error: {report.first_error}", style="red", highlight=False, markup=False)
+    for hint in hints(report):
+        console.print(hint, style="yellow", highlight=False, markup=False)
 
 
 def describe_slo(report: Report) -> str:
@@ -93,15 +102,15 @@ def print_knee(console: Console, knee: Knee) -> None:
 def _latency_table(report: Report) -> Table:
     rows: list[tuple[str, Quantiles]] = [("all", report.latency_s)]
     rows += [(tier, measures.latency_s) for tier, measures in report.tiers.items()]
-    rows += [("all, from the real send", report.service_latency_s)]
+    rows += [("all, real send", report.service_latency_s)]
     if report.rejection_latency_s.count:
         rows.append(("refusals", report.rejection_latency_s))
-    return _quantile_table("latency in ms, good answers, from the intended send", rows)
+    return _quantile_table("latency in ms, good answers, from intended send", rows)
 
 
 def _token_table(report: Report) -> Table:
     rows = token_rows(report, report.tiers)
-    return _quantile_table("tokens in ms, TTFT from the intended send", rows)
+    return _quantile_table("tokens in ms, TTFT from intended send", rows)
 
 
 def token_rows(whole: Measures, tiers: dict[str, Measures]) -> list[tuple[str, Quantiles]]:
@@ -115,14 +124,20 @@ def token_rows(whole: Measures, tiers: dict[str, Measures]) -> list[tuple[str, Q
 
 
 def _quantile_table(title: str, rows: list[tuple[str, Quantiles]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="dim", box=SIMPLE_HEAD)
-    table.add_column("")
-    for name in ("samples", "p50", "p90", "p95", "p99", "p99.9", "max"):
-        table.add_column(name, justify="right")
-    for name, measured in rows:
-        table.add_row(name, f"{measured.count:,}", *(_ms(getattr(measured, quantile)) for quantile in _QUANTILES))
+    """No cell is wrapped or cut: it fits 80 columns, unless a tier's name is very long."""
+    names = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9", "max": "max"}
+    if max(measured.count for _, measured in rows) < MIN_P999_SAMPLES:
+        del names["p999"]
+    table = Table(title=title, title_justify="left", title_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("samples", *names.values()):
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, measured in rows:
+        table.add_row(escape(label), f"{measured.count:,}", *(_ms(getattr(measured, quantile)) for quantile in names))
     return table
 
 
 def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1e3:,.1f}"
+    if seconds is None:
+        return "–"
+    return f"{seconds * 1e3:,.1f}" if seconds < 0.99995 else f"{seconds * 1e3:,.0f}"

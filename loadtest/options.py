@@ -5,6 +5,7 @@ commands take it, so that `run`, `sweep` and `compare` cannot drift apart. (A pa
 when it had grown to twenty, three times.)
 """
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -111,9 +112,8 @@ def spelled(*left_out: str, **defaults: Any) -> Callable[[Callable[..., None]], 
             if name in names:
                 value = defaults.get(name, default)
                 value = inspect.Parameter.empty if value is required else value
-                parameters.append(
-                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=hints[name])
-                )
+                hint = _without_bracket(hints[name]) if name in defaults else hints[name]
+                parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=hint))
         parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
 
         @functools.wraps(function)
@@ -125,6 +125,13 @@ def spelled(*left_out: str, **defaults: Any) -> Callable[[Callable[..., None]], 
         return command
 
     return decorate
+
+
+def _without_bracket(hint: Any) -> Any:
+    """The option without the default that its help tells: the command has its own, which is shown beside the help."""
+    option = copy.copy(hint.__metadata__[0])
+    option.help = option.help.partition(" [")[0]
+    return Annotated[hint.__origin__, option]
 
 
 def _defaults(required: object) -> list[object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from loadtest.console import describe_loop, describe_slo, describe_tokens, token_rows
 from loadtest.measures import Measures
+from loadtest.outcomes import count_errors, count_refused, describe_statuses, describe_success, hints
 from loadtest.report import Report
 from loadtest.stats import Quantiles
 
@@ -26,8 +27,9 @@ h2 { font-size: 16px; margin: 34px 0 10px; }
 p { margin: 4px 0; } .muted { color: var(--muted); }
 .verdict { display: inline-block; padding: 3px 12px; border-radius: 999px; font-weight: 650; font-size: 13px;
   letter-spacing: .04em; color: #fff; }
-.VALID { background: #23836f; } .INVALID { background: #c43d3d; }
+.VALID { background: #23836f; } .INVALID { background: #c43d3d; } .doubt { background: #e0a92e; color: #1d2733; }
 .reasons { border-left: 3px solid #c43d3d; padding: 4px 14px; margin: 14px 0; background: #fdf3f3; }
+.reasons.hints { border-color: #e0a92e; background: #fdf8ec; overflow-wrap: anywhere; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 22px 0; }
 .tile { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; }
 .tile b { display: block; font-size: 24px; font-weight: 650; letter-spacing: -.01em; white-space: nowrap; }
@@ -41,6 +43,8 @@ tr:first-child th { border-top: 0; color: var(--muted); font-weight: 500; font-s
 th:first-child, td:first-child { text-align: left; }
 tr.strong td { font-weight: 600; } td.zero { color: #aab3bb; }
 """
+
+NO_PICTURES = '<p class="muted">There was no good answer, so there is no latency to draw.</p>'
 
 _QUANTILES = ("p50", "p90", "p95", "p99", "p999", "max", "mean")
 
@@ -56,6 +60,7 @@ def render_page(report: Report, pictures: Iterable[bytes]) -> str:
     """The whole page. Pictures are PNG files."""
     rate = f"{report.offered_rate:,.{0 if report.offered_rate >= 10 else 2}f}"
     title = f"{rate} requests/s for {round(report.duration_s, 1):g} s"
+    doubt = describe_success(report)
     images = "".join(
         f'<img alt="{alt}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
         for alt, picture in zip(("Latency over time", "Latency by percentile", "Times of tokens"), pictures, strict=False)
@@ -63,13 +68,14 @@ def render_page(report: Report, pictures: Iterable[bytes]) -> str:
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)} · load test</title><style>{CSS}</style></head><body><main>
-<span class="verdict {report.verdict}">{report.verdict}</span>
+<span class="verdict {report.verdict}">{report.verdict}</span>{f' <span class="verdict doubt">{doubt}</span>' if doubt else ""}
 <h1>{html.escape(title)}</h1>
 <p class="muted">{html.escape(report.url)} · {html.escape(_name_arrivals(report))} · seed {report.seed}</p>
 {_render_loop(report)}
 {_render_reasons(report)}
+{_render_errors(report)}
 <section class="tiles">{_render_tiles(report)}</section>
-{images}
+{images if report.latency_s.count else NO_PICTURES}
 <h2>Latency of good answers, in milliseconds</h2>
 <p class="muted">From the instant each request was meant to leave. Refusals and errors are not in it.</p>
 {_render_latencies(report)}
@@ -91,16 +97,19 @@ def _render_reasons(report: Report) -> str:
     return f'<div class="reasons"><p><b>These figures tell of the generator, not of the server.</b></p>{items}</div>'
 
 
+def _render_errors(report: Report) -> str:
+    lines = [*hints(report), *([] if report.first_error is None else [f"First error: {report.first_error}"])]
+    return f'<div class="reasons hints">{"".join(f"<p>{html.escape(line)}</p>" for line in lines)}</div>' if lines else ""
+
+
 def _render_tiles(report: Report) -> str:
-    num_rejected = sum(num for name, num in report.outcomes.items() if name.startswith("rejected"))
-    num_other = report.sent - num_rejected - report.outcomes["ok"]
     tiles = [
         (f"{_ms(report.latency_s.p50)} ms", "p50 latency"),
         (f"{_ms(report.latency_s.p95)} ms", "p95 latency"),
         (f"{_ms(report.latency_s.p99)} ms", "p99 latency"),
         (f"{report.goodput_rate:,.{0 if report.goodput_rate >= 10 else 2}f}/s", describe_slo(report)),
-        (f"{num_rejected:,}", "refused"),
-        (f"{num_other:,}", "errors and failures"),
+        (f"{count_refused(report):,}", "refused"),
+        (f"{count_errors(report):,}", "errors"),
     ]
     if report.tokens is not None:
         tiles += [
@@ -149,8 +158,8 @@ def _render_outcomes(report: Report) -> str:
     rows.append(["sent", *(f"{measures.sent:,}" for _, measures in columns)])
     rows.append(["answered per second", *(f"{measures.throughput_rate:,.1f}" for _, measures in columns)])
     rows.append(["good per second", *(f"{measures.goodput_rate:,.1f}" for _, measures in columns)])
-    statuses = " · ".join(f"{status}: {num:,}" for status, num in report.statuses.items()) or "none"
-    return render_table(["", *(name for name, _ in columns)], rows) + f'<p class="muted">HTTP statuses: {statuses}</p>'
+    statuses = f'<p class="muted">HTTP statuses: {describe_statuses(report)}</p>'
+    return render_table(["", *(name for name, _ in columns)], rows) + statuses
 
 
 def _render_keys(report: Report) -> str:
@@ -159,14 +168,15 @@ def _render_keys(report: Report) -> str:
             key,
             f"{measures.sent:,}",
             f"{measures.outcomes['ok']:,}",
-            f"{sum(num for name, num in measures.outcomes.items() if name.startswith('rejected')):,}",
+            f"{count_refused(measures):,}",
+            f"{count_errors(measures):,}",
             *(_ms(value) for value in (measures.latency_s.p50, measures.latency_s.p95, measures.latency_s.p99)),
         ]
         for key, measures in report.keys.items()
     ]
     more = report.num_keys - len(report.keys)
     note = f'<p class="muted">and {more:,} more that sent less</p>' if more else ""
-    return render_table(["key", "sent", "ok", "refused", "p50 ms", "p95 ms", "p99 ms"], rows) + note
+    return render_table(["key", "sent", "ok", "refused", "errors", "p50 ms", "p95 ms", "p99 ms"], rows) + note
 
 
 def _render_generator(report: Report) -> str:

@@ -27,6 +27,17 @@ PERCENTILE_PICTURE = "percentiles.png"
 MAX_DOTS = 20_000
 """More would paint the picture black, and say no more."""
 
+WINDOW_WIDTHS_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Spans of time that a reader can count with."""
+MIN_WINDOW_S = 0.25
+"""Narrower windows, though full of answers, would draw noise: only a short run has them."""
+MIN_WINDOWS = 10
+"""Fewer would draw no course over time."""
+ANSWERS_A_WINDOW = 200
+"""So many give a p95 that means something."""
+MAX_MARKED_WINDOWS = 60
+"""So few are marked by points, since a window between two without answers has no line."""
+
 INK, MUTED, GRID, PAPER = "#1d2733", "#6b7785", "#e6eaee", "#ffffff"
 BLUE, ORANGE, RED, AMBER, TEAL = "#2f6fb5", "#d9822b", "#c43d3d", "#e0a92e", "#2a9d8f"
 TIER_COLOURS = (BLUE, TEAL, ORANGE, "#7c5cab", "#5b6b7b")
@@ -55,8 +66,10 @@ STYLE: Any = {
 
 
 def draw_pictures(folder: Path, report: Report, samples: Samples) -> list[Path]:
-    """Write both pictures into the folder; their paths."""
-    drawn = []
+    """Write both pictures into the folder; their paths. Without a good answer there is nothing to draw, and no picture."""
+    drawn: list[Path] = []
+    if not report.latency_s.count:
+        return drawn
     with rc_context(STYLE):
         for name, figure in (
             (LATENCY_PICTURE, _draw_latency(report, samples)),
@@ -71,11 +84,11 @@ def _draw_latency(report: Report, samples: Samples) -> Figure:
     figure = Figure(figsize=(11, 6.4))
     upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.2, 1], "hspace": 0.12})
     figure.subplots_adjust(left=0.075, right=0.975, top=0.83, bottom=0.085)
-    width_s = _window_width(report)
+    width_s = window_width(report)
     spans = windows(samples, width_s=width_s, end_s=report.measured_s)
     title(figure, report, "Latency over time")
     _draw_dots(upper, report, samples)
-    _draw_span_lines(upper, spans, width_s)
+    _draw_span_lines(upper, spans, width_s, report.measured_s)
     top_ms = _top_of(report, samples) * 1e3
     if report.slo_s is not None:
         _draw_slo(upper, report.slo_s * 1e3, top_ms)
@@ -88,7 +101,7 @@ def _draw_latency(report: Report, samples: Samples) -> Figure:
             handle.set_alpha(1.0)
             if isinstance(handle, PathCollection):
                 handle.set_sizes([50.0])
-    _draw_rates(lower, spans, width_s)
+    _draw_rates(lower, spans, width_s, report.measured_s)
     lower.set(xlabel="seconds since the start of the run")
     figure.align_ylabels((upper, lower))
     return figure
@@ -121,8 +134,8 @@ def _draw_dots(axes: Axes, report: Report, samples: Samples) -> None:
             failed.append(row)
     rng = random.Random(report.seed)
     for rows, colour, marker, size, alpha, label in (
-        (good, BLUE, ".", 8.0, _alpha(len(good)), f"answers ({len(good):,})"),
-        (rejected, AMBER, ".", 10.0, 0.5, f"refused ({len(rejected):,})"),
+        (good, BLUE, ".", _size(len(good)), _alpha(len(good)), f"answers ({len(good):,})"),
+        (rejected, AMBER, ".", _size(len(rejected)) + 2.0, 0.5, f"refused ({len(rejected):,})"),
         (failed, RED, "x", 26.0, 0.9, f"errors ({len(failed):,})"),
     ):
         if not rows:
@@ -142,26 +155,35 @@ def _draw_dots(axes: Axes, report: Report, samples: Samples) -> None:
         )
 
 
-def _draw_span_lines(axes: Axes, spans: Sequence[Window], width_s: float) -> None:
-    centres = [span.at_s + width_s / 2 for span in spans]
+def _draw_span_lines(axes: Axes, spans: Sequence[Window], width_s: float, end_s: float) -> None:
+    centres = [(span.at_s + min(span.at_s + width_s, end_s)) / 2 for span in spans]
     p50 = [math.nan if span.p50_s is None else span.p50_s * 1e3 for span in spans]
     p95 = [math.nan if span.p95_s is None else span.p95_s * 1e3 for span in spans]
-    axes.plot(centres, p95, color=ORANGE, linewidth=2, label=f"p95 of {width_s:g} s", zorder=3, solid_capstyle="round")
-    axes.plot(centres, p50, color=INK, linewidth=2, label=f"p50 of {width_s:g} s", zorder=3, solid_capstyle="round")
+    style: Any = {"linewidth": 2, "zorder": 3, "solid_capstyle": "round"}
+    if len(spans) <= MAX_MARKED_WINDOWS:
+        style |= {"marker": "o", "markersize": 4.5}
+    for values, colour, name in ((p95, ORANGE, "p95"), (p50, INK, "p50")):
+        if not all(map(math.isnan, values)):
+            axes.plot(centres, values, color=colour, label=f"{name} of {width_s:.3g} s", **style)
 
 
-def _draw_rates(axes: Axes, spans: Sequence[Window], width_s: float) -> None:
-    starts = [span.at_s for span in spans]
-    edges = [*starts, starts[-1] + width_s]
-    completed = [span.completed / width_s for span in spans]
-    offered = [span.offered / width_s for span in spans]
+def _draw_rates(axes: Axes, spans: Sequence[Window], width_s: float, end_s: float) -> None:
+    edges = [*(span.at_s for span in spans), end_s]
+    completed, offered = rates(spans, width_s, end_s)
     axes.stairs(completed, edges, fill=True, color=TEAL, alpha=0.28, label="answered")
     axes.stairs(completed, edges, color=TEAL, linewidth=1.4)
     axes.stairs(offered, edges, color=INK, linewidth=1.2, linestyle=(0, (2, 1.5)), label="offered")
-    axes.set(ylabel="requests/s", ylim=(0, max([*offered, *completed, 1]) * 1.25))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set(ylabel="requests/s", ylim=(0, (max([*offered, *completed]) or 1.0) * 1.25))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.legend(loc="upper right", ncols=2, fontsize=9.5, borderaxespad=0.1, handlelength=1.6)
+
+
+def rates(spans: Sequence[Window], width_s: float, end_s: float) -> tuple[list[float], list[float]]:
+    """Answered and offered requests per second of each window, the last of which ends with the run."""
+    widths_s = [max(min(width_s, end_s - span.at_s), 1e-9) for span in spans]
+    completed = [span.completed / seconds for span, seconds in zip(spans, widths_s, strict=True)]
+    return completed, [span.offered / seconds for span, seconds in zip(spans, widths_s, strict=True)]
 
 
 def _draw_percentiles(report: Report, samples: Samples) -> Figure:
@@ -218,10 +240,14 @@ def title(figure: Figure, report: Report, what: str, figures: str = "") -> None:
         )
 
 
-def _window_width(report: Report) -> float:
-    """Wide enough for some hundred answers a span, so that its p95 means something; narrow enough to see a stall."""
-    rate = max(report.throughput_rate, 0.1)
-    return next((width_s for width_s in (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0) if width_s * rate >= 200), 60.0)
+def window_width(report: Report) -> float:
+    """Seconds: enough for some hundred answers a window, so that its p95 means something, and at most a tenth of the run."""
+    most_s = max(report.measured_s / MIN_WINDOWS, 1e-3)
+    wanted_s = ANSWERS_A_WINDOW / max(report.throughput_rate, 1e-9)
+    narrow = [width_s for width_s in WINDOW_WIDTHS_S if width_s <= most_s]
+    if not narrow:
+        return most_s
+    return next((width_s for width_s in narrow if width_s >= max(wanted_s, MIN_WINDOW_S)), narrow[-1])
 
 
 def _top_of(report: Report, samples: Samples) -> float:
@@ -230,6 +256,11 @@ def _top_of(report: Report, samples: Samples) -> float:
     highest_s, p999_s = report.latency_s.max or slo_s, report.latency_s.p999 or slo_s
     top_s = min(highest_s * 1.08, p999_s * 1.6)
     return max(top_s, slo_s * 1.08 if top_s > slo_s * 0.6 else 0.001, 0.001)
+
+
+def _size(num: int) -> float:
+    """Area of a dot in square points: a few dots must be found, many must not cover each other."""
+    return min(max(12_000.0 / max(num, 1), 8.0), 60.0)
 
 
 def _alpha(num: int) -> float:

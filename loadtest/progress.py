@@ -22,6 +22,8 @@ class Beat(msgspec.Struct, frozen=True):
 
     now: float
     duration_s: float
+    num_requests: int | None
+    """A closed loop's own end; None where the duration alone is."""
     num_turned: int
     num_pending: int
     counts: list[int]
@@ -74,7 +76,8 @@ class Panel(Silent):
         self._live.stop()
 
     def show(self, beat: Beat) -> None:
-        bar = ProgressBar(total=beat.duration_s, completed=min(beat.now, beat.duration_s), width=60)
+        done, whole = (beat.now, beat.duration_s) if beat.num_requests is None else (sum(beat.counts), beat.num_requests)
+        bar = ProgressBar(total=whole, completed=min(done, whole), width=60)
         self._live.update(Group(bar, Text(describe_beat(beat))), refresh=True)
 
 
@@ -93,9 +96,11 @@ def describe_beat(beat: Beat) -> str:
     )
     num_rejected = sum(beat.counts[ending] for ending in REJECTIONS)
     num_errors = sum(num for ending, num in zip(Ending, beat.counts, strict=True) if ending not in NOT_ERRORS)
-    words = [
-        f"{beat.now:5.1f} s of {beat.duration_s:g}",
-        f"sent {beat.num_turned:,}",
+    if beat.num_requests is None:
+        words = [f"{beat.now:5.1f} s of {beat.duration_s:g}", f"sent {beat.num_turned:,}"]
+    else:
+        words = [f"{beat.now:5.1f} s", f"{sum(beat.counts):,} of {beat.num_requests:,} requests"]
+    words += [
         f"{len(latencies_s):,} ok/s",
         figures,
         f"waiting {beat.num_pending:,}",

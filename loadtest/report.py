@@ -72,6 +72,9 @@ class Report(Measures, frozen=True, kw_only=True):
     """Users of the closed loop; null in an open one."""
     statuses: dict[str, int]
     """Answers by HTTP status."""
+    first_error: str | None = None
+    """Status and text of the first error that the server itself gave (a 504, another 5xx, 4xx or 3xx, or an error event),
+    cut to some 200 characters; null where there was none."""
     mismatched: int
     """2xx answers that do not belong to their question; the same as `outcomes.mismatched`."""
     duplicated: int
@@ -135,6 +138,7 @@ def make_report(recording: Recording) -> Report:
         loop="closed" if is_closed else "open",
         concurrency=plan.concurrency,
         statuses={str(status): num for status, num in sorted(Counter(samples.status).items()) if status},
+        first_error=_hide_keys(samples) or None,
         mismatched=total.endings[Ending.MISMATCHED],
         duplicated=samples.num_unasked + samples.num_repeated,
         poison=_report_poison(samples) if plan.poison_share else None,
@@ -157,6 +161,14 @@ def label_key(sender: Sender) -> str:
     return f"{sender.key[:4]}...{hashlib.sha256(sender.key.encode()).hexdigest()[:8]}"
 
 
+def _hide_keys(samples: Samples) -> str:
+    """The first error without the key that it may quote."""
+    text = samples.first_error
+    for sender in samples.senders:
+        text = text.replace(sender.key, label_key(sender)) if sender.key else text
+    return text
+
+
 def _report_poison(samples: Samples) -> Poison:
     endings = Counter(code for code, is_poison in zip(samples.ending, samples.is_poison, strict=True) if is_poison)
     sent = sum(num for code, num in endings.items() if code not in NOT_OUTCOMES)
@@ -168,7 +180,13 @@ def _doubts(recording: Recording, total: Tally, lags: Quantiles, cpu_share: floa
     planned, dropped = len(recording.samples), total.endings[Ending.DROPPED]
     reasons = []
     if recording.is_interrupted:
-        reasons.append(f"interrupted after {recording.measured_s:.1f} of {recording.plan.duration_s:g} s")
+        num_requests = recording.plan.num_requests
+        whole = (
+            f"of {recording.plan.duration_s:g} s"
+            if num_requests is None
+            else f"s: {total.num_sent:,} of {num_requests:,} requests"
+        )
+        reasons.append(f"interrupted after {recording.measured_s:.1f} {whole}")
     if dropped:
         reasons.append(f"{dropped:,} sends were dropped: the generator had no free connection, or was over a second late")
     if total.num_sent < planned:

@@ -176,7 +176,10 @@ async def _watch(pool: Pool, plan: Plan, turner: Turner, progress: Progress) -> 
             pool.give_up_late()
             if beat % 10 == 0:
                 latencies_s, pool.recent_latencies_s = pool.recent_latencies_s, []
-                progress.show(Beat(pool.now(), plan.duration_s, turner.num_turned, pool.num_pending, pool.counts, latencies_s))
+                num_turned, num_pending = turner.num_turned, pool.num_pending
+                progress.show(
+                    Beat(pool.now(), plan.duration_s, plan.num_requests, num_turned, num_pending, pool.counts, latencies_s)
+                )
 
 
 async def _act(at: float, act: Callable[[], object]) -> None:

@@ -33,7 +33,7 @@ class Ending(IntEnum):
     """429: over the key's own limit."""
     EXPIRED = 7
     """504: the service gave up on it."""
-    REFUSED = 8
+    CLIENT_ERROR = 8
     """Any other 4xx or 3xx: the request itself was not accepted."""
     FAILED = 9
     """Any other 5xx."""
@@ -52,6 +52,9 @@ class Ending(IntEnum):
 
 
 REJECTIONS = frozenset({Ending.REJECTED_CAPACITY, Ending.REJECTED_RATE})
+"""Refused: the service is busy, and said so. Nothing else is called that."""
+SERVER_ERRORS = frozenset({Ending.EXPIRED, Ending.CLIENT_ERROR, Ending.FAILED, Ending.STREAM_ERROR})
+"""The server itself said that something is wrong, and perhaps what."""
 NOT_OUTCOMES = frozenset({Ending.UNSENT, Ending.DROPPED})
 NOT_ERRORS = NOT_OUTCOMES | REJECTIONS | {Ending.OK, Ending.POISON_FAILED, Ending.UNFINISHED}
 """All other endings are errors: something that a caller would call broken, not busy."""
@@ -80,6 +83,8 @@ class Samples(msgspec.Struct, gc=False):
     """Answers whose id an earlier answer had already carried."""
     tokens: Tokens | None = None
     """Of generated text; None where the endpoint generates none."""
+    first_error: str = ""
+    """Status and text of the first of `SERVER_ERRORS`. The report keeps it: it is not saved with the rows."""
 
     def __len__(self) -> int:
         return len(self.planned_at)

@@ -10,6 +10,9 @@ from typing import Protocol
 from loadtest.samples import Ending, Samples
 from loadtest.target import Questions, SplitUrl, Wire
 
+MAX_ERROR_CHARS = 200
+"""Of a server's error text: enough for its sentence, and not a page of HTML."""
+
 
 class Exchange(Protocol):
     """One request and its answer. Fed by the connection that carries it; instants are seconds from the start of the run."""
@@ -24,6 +27,10 @@ class Exchange(Protocol):
 
     def cut(self) -> Ending:
         """The connection died, or carried no HTTP, before the answer was whole."""
+        ...
+
+    def error_body(self) -> bytes:
+        """What the server said of its error, where it ended in one of `SERVER_ERRORS`."""
         ...
 
 
@@ -57,6 +64,18 @@ class WholeExchange:
 
     def cut(self) -> Ending:
         return Ending.TRANSPORT
+
+    def error_body(self) -> bytes:
+        return self._body
+
+
+def quote_error(status: int, body: bytes) -> str:
+    """The status and the beginning of the text, on one line: whatever a terminal would obey is a space."""
+    said = body[: 8 * MAX_ERROR_CHARS].decode(errors="replace")
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in said).split())
+    if len(words) > MAX_ERROR_CHARS:
+        words = words[: MAX_ERROR_CHARS - 1] + "…"
+    return f"HTTP {status}: {words}" if words else f"HTTP {status} without a text"
 
 
 class RunTalk:

@@ -154,7 +154,7 @@ def judge_status(status: int) -> Ending:
         return Ending.REJECTED_CAPACITY
     if status == 504:
         return Ending.EXPIRED
-    return Ending.FAILED if status >= 500 else Ending.REFUSED
+    return Ending.FAILED if status >= 500 else Ending.CLIENT_ERROR
 
 
 def _split_field(field: str) -> tuple[str | int, ...]:

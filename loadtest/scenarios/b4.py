@@ -65,7 +65,7 @@ def _count_wrongs(report: Report) -> list[Figure]:
     outcomes, poison = report.outcomes, report.poison
     assert poison is not None
     lost = sum(outcomes.get(name, 0) for name in ("timeout", "transport", "unfinished"))
-    errors = sum(outcomes.get(name, 0) for name in ("failed", "expired", "refused"))
+    errors = sum(outcomes.get(name, 0) for name in ("failed", "expired", "client_error"))
     refused = {tier: block.outcomes.get("rejected_capacity", 0) for tier, block in report.tiers.items()}
     return [
         Figure(name="requests lost", value=lost, at_most=0),

@@ -177,7 +177,7 @@ def test_a_connection_that_dies_in_the_stream_is_a_cut_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "ending"), [(529, Ending.REJECTED_CAPACITY), (429, Ending.REJECTED_RATE), (400, Ending.REFUSED)]
+    ("status", "ending"), [(529, Ending.REJECTED_CAPACITY), (429, Ending.REJECTED_RATE), (400, Ending.CLIENT_ERROR)]
 )
 def test_a_refusal_is_no_stream(status: int, ending: Ending) -> None:
     for answer in (StreamedAnswer(blank_tokens(1), 0, None), WholeAnswer(blank_tokens(1), 0, None)):

@@ -129,6 +129,15 @@ def test_a_comparison_has_the_options_of_a_run(monkeypatch: pytest.MonkeyPatch, 
     }  # fmt: skip
 
 
+def test_a_sweep_tells_one_default_of_its_duration(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call(monkeypatch, "sweep", "--help") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "--duration" in line]
+    assert "Seconds of traffic. [default: 5.0]" in line
+    assert call(monkeypatch, "run", "--help") == 0
+    assert "Seconds of traffic. [30;" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from batcher.errors import ConfigError
-from loadtest.compare import FIGURES, Comparison, Contender, compare, parse_contender, sigterm_as_interrupt
-from loadtest.compare_output import print_comparison, write_comparison
+from loadtest.compare import FIGURES, Comparison, Contender, Spread, compare, parse_contender, sigterm_as_interrupt
+from loadtest.compare_output import print_comparison, ratio, write_comparison
 from loadtest.plan import Plan
 from loadtest.render import HOW_TO_INSTALL
 from loadtest.runner import Recording
@@ -118,16 +118,38 @@ def test_a_comparison_is_printed_and_written(tmp_path: Path) -> None:
     assert "median and range of 2 rounds" in printed
     assert "250" in printed
     assert "×0.40" in printed
+    assert printed.count("×1.00") == 1  # Of the second's goodput: neither of the first server nor of counts.
     assert "200…300" in printed
     assert "TTFT" not in printed  # Nobody has it.
     page, missing = write_comparison(tmp_path / "new" / "folder", comparison)
     assert missing is None
     assert (page.parent / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert "data:image/png" in page.read_text(encoding="utf-8")
-    assert "250 · ×1.00 · 200…300" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "<td><b>250</b><span>200…300</span></td>" in text
+    assert "<td><b>100</b><span>×0.40</span></td>" in text
     written = msgspec.json.decode((page.parent / "compare.json").read_bytes(), type=Comparison)
     assert written == comparison
     assert set(written.servers[0].figures) == {figure.key for figure in FIGURES}
+
+
+@pytest.mark.parametrize(
+    ("value", "place", "words"),
+    [
+        (1.0, 0, ""),
+        (1.0, 1, "×1.00"),
+        (1 / 360, 1, "×1/360"),
+        (0.5, 1, "×0.50"),
+        (0.0, 1, "×0.00"),
+        (12.0, 2, "×12.0"),
+        (None, 1, ""),
+    ],
+)
+def test_a_ratio_has_digits_that_mean_something(value: float | None, place: int, words: str) -> None:
+    figures = {figure.key: figure for figure in FIGURES}
+    spread = Spread(1.0, 1.0, 1.0, [1.0], value)
+    assert ratio(figures["goodput_rate"], spread, place) == words
+    assert ratio(figures["ok"], spread, place) == ""
 
 
 def test_without_matplotlib_there_is_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,12 @@ def test_a_run_without_good_answers_can_be_drawn(tmp_path: Path, ending: Ending)
         end(recording.samples, row, ending, latency_s=0.001, status=0)
     page, missing = render(tmp_path, make_report(recording), recording.samples)
     assert missing is None
-    assert "–" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "–" in text
+    assert "no good answer</span>" in text
+    assert "no latency to draw" in text
+    assert "<img" not in text
+    assert not list(tmp_path.glob("*.png"))
 
 
 def test_without_matplotlib_the_page_is_written_and_the_way_to_pictures_told(
@@ -172,6 +177,71 @@ def test_a_closed_loop_says_what_its_latency_is_not() -> None:
     print_report(console, make_report(make_recording(plan, samples=samples)))
     assert "not corrected for callers who would have asked meanwhile" in console.export_text()
     assert "coordinated omission" not in render_page(make_report(make_recording(make_plan())), [])
+
+
+def print_at(width: int, recording: Recording) -> str:
+    console = Console(record=True, width=width, file=io.StringIO())
+    print_report(console, make_report(recording))
+    return console.export_text()
+
+
+def test_tables_fit_eighty_columns() -> None:
+    """Labels were wrapped to one word a line, and numbers cut to dots."""
+    recording = make_generated()
+    for row in range(20):
+        generate(recording.samples, row, ttft_s=12.3456 + row, gaps_s=[1.5, 0.25])
+    end(recording.samples, 3, Ending.REJECTED_CAPACITY, latency_s=0.01, status=529)
+    printed = print_at(80, recording)
+    assert "all, real send" in printed
+    assert "TPOT, paid" in printed
+    assert "31,346" in printed
+    assert "31,345.6" not in printed
+    assert "250.0" in printed
+    assert "p99.9" not in printed
+    assert "…" not in printed
+    for label in ("latency in ms, good answers, from intended send", "tokens in ms, TTFT from intended send"):
+        assert label in printed
+
+
+def test_a_long_run_has_a_p999_within_eighty_columns() -> None:
+    recording = make_recording(make_plan(arrivals=Constant(500.0), duration_s=2.0))
+    for row in range(1000):
+        end(recording.samples, row, Ending.OK, latency_s=98.7654, status=200)
+    printed = print_at(80, recording)
+    assert "p99.9" in printed
+    assert printed.count("98,765") == 4 * 6
+    assert "…" not in printed
+
+
+def make_refused(status: int, ending: Ending, *, num_ok: int = 0) -> Recording:
+    recording = make_recording(make_plan())
+    for row in range(num_ok, len(recording.samples)):
+        end(recording.samples, row, ending, latency_s=0.001, status=status)
+    recording.samples.first_error = f"HTTP {status}: [bold]no such thing[/bold]"
+    return recording
+
+
+def test_a_run_of_errors_is_valid_and_not_praised() -> None:
+    """A run against a wrong path was a green VALID with 60 "refused"."""
+    recording = make_refused(404, Ending.CLIENT_ERROR)
+    printed = print_at(200, recording)
+    page = render_page(make_report(recording), [])
+    assert "VALID   no good answer" in printed
+    assert "errors 60 (client error 60)" in printed
+    assert "refused" not in printed
+    assert "HTTP statuses: 404: 60" in printed
+    assert "<b>60</b><span>errors</span>" in page
+    assert "<b>0</b><span>refused</span>" in page
+    for text in (printed, page):
+        assert "irst error: HTTP 404: [bold]no such thing[/bold]" in text
+        assert "most answers are 404" in text
+        assert "--path" in text
+
+
+def test_a_run_of_good_answers_needs_no_words() -> None:
+    recording = make_recording(make_plan())
+    assert "HTTP statuses" not in print_at(200, recording)
+    assert "good answer<" not in render_page(make_report(recording), [])
 
 
 def test_the_terminal_shows_tokens_where_there_are_any() -> None:

@@ -171,6 +171,22 @@ def test_real_keys_are_never_written() -> None:
     assert label_key(Sender("dev-paid-7", "paid", 1.0)) == "dev-paid-7"
 
 
+def test_a_key_that_an_error_quotes_is_never_written() -> None:
+    recording = make_thousand(mix=Mix((Sender("sk-live-very-secret", "paid", 1.0),)))
+    recording.samples.first_error = "HTTP 401: no such key: sk-live-very-secret"
+    report = make_report(recording)
+    assert report.first_error is not None
+    assert report.first_error.startswith("HTTP 401: no such key: sk-l...")
+    assert b"secret" not in encode_report(report)
+
+
+def test_an_interrupted_closed_loop_tells_its_requests() -> None:
+    plan = make_plan(arrivals=None, concurrency=4, num_requests=96, duration_s=3600.0)
+    samples = make_recording(make_plan()).samples
+    recording = make_recording(plan, samples=samples, is_interrupted=True, measured_s=11.0, wall_s=11.0)
+    assert make_report(recording).reasons == ["interrupted after 11.0 s: 60 of 96 requests"]
+
+
 def test_the_keys_shown_are_bounded() -> None:
     mix = Mix(tuple(Sender(f"dev-free-{number}", "free", 1.0) for number in range(120)))
     report = make_report(make_thousand(mix=mix))

@@ -129,6 +129,23 @@ def test_refusals_are_kept_apart() -> None:
     assert report.latency_s.count == report.rejection_latency_s.count == 30
 
 
+def test_the_first_error_is_told_in_the_servers_words() -> None:
+    def fail(asked: Asked) -> Answer:
+        return Answer(status=404, body=b'{"detail":\n "no \x1b[31m' + b"o" * 500 + b'"}') if asked.number == 3 else echo(asked)
+
+    report, _ = run_against(fail)
+    assert report.outcomes == {"ok": 59, "client_error": 1}
+    assert report.first_error is not None
+    assert report.first_error.startswith('HTTP 404: {"detail": "no [31mooo')
+    assert report.first_error.endswith("oo…")
+    assert len(report.first_error) == 200 + len("HTTP 404: ")
+
+
+def test_refusals_are_no_errors_to_tell() -> None:
+    assert run_against(lambda asked: Answer(status=529, body=b"busy"))[0].first_error is None
+    assert run_against(lambda asked: Answer(status=502))[0].first_error == "HTTP 502 without a text"
+
+
 def test_poison_is_expected_to_fail() -> None:
     def choke(asked: Asked) -> Answer:
         return Answer(status=500) if asked.input.startswith("BOOM") else echo(asked)
