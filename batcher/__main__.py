@@ -10,6 +10,7 @@ import typer
 from batcher.config import Device, Dtype, Isolation, KvMode, Mode, Switch
 from batcher.errors import ConfigError
 from batcher.settings import CONFIG_VARIABLE, load_settings
+from batcher.settings.telling import Panel, default_of, panel_of
 from batcher.sim.command import simulate
 
 app = typer.Typer(
@@ -21,7 +22,17 @@ app = typer.Typer(
 )
 
 
+def _flag(name: str, words: str) -> Any:
+    """None if it is not given, so that the environment and the file are asked; what it is by itself stands in its help."""
+    # The bracket is escaped: the help is markup, and would take it for a style.
+    return typer.Option(help=f"{words}  \\[default: {default_of(name)}]", rich_help_panel=panel_of(name))
+
+
+_FILE = "A TOML file; every flag is also a key of it."
 _POLICIES = "When a batch leaves: paced, size-or-timeout, static, single; or what a step runs: continuous, static, single."
+_TIMEOUT = "Seconds until 504 for a request without its answer; in continuous mode, only for one that has not started by then."
+_FIRST_BATCH = "Seconds that a fresh worker's first batch may take."
+_STRETCH = "A step with prompts beside decodes may take so many times what the decodes alone take; 0: no limit."
 
 
 @app.callback()
@@ -31,47 +42,43 @@ def batcher() -> None:
 
 @app.command()
 def serve(
-    config: Annotated[
-        Path | None, typer.Option(envvar=CONFIG_VARIABLE, help="A TOML file; every flag is also a key of it.")
-    ] = None,
-    mode: Annotated[Mode | None, typer.Option(help="What a GPU is: a call of run_batch, or a model run step by step.")] = None,
-    backend: Annotated[str | None, typer.Option(help="simulated, generate, or MODULE:ATTR that is a run_batch.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of GPUs.")] = None,
-    isolation: Annotated[Isolation | None, typer.Option(help="Where a worker runs: here, or in its own process.")] = None,
-    policy: Annotated[str | None, typer.Option(help=_POLICIES)] = None,
-    max_batch_size: Annotated[int | None, typer.Option(help="Most inputs in a batch, up to 50.")] = None,
-    batch_timeout: Annotated[float | None, typer.Option(help="Longest wait beside a free worker, in seconds.")] = None,
-    service_time: Annotated[float | None, typer.Option(help="What a batch is expected to take, in seconds.")] = None,
-    model: Annotated[str | None, typer.Option(help="smollm2, simulated, a folder or a GGUF file.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Of the model's weights and its KV cache.")] = None,
-    device: Annotated[Device | None, typer.Option(help="Where the model runs.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Number of engines: 1.")] = None,
-    kv: Annotated[KvMode | None, typer.Option(help="KV memory in blocks as tokens come, or reserved whole.")] = None,
-    prefill_chunk: Annotated[int | None, typer.Option(help="Most prompt tokens of a step; 0 cuts no prompt.")] = None,
-    prefill_stretch: Annotated[
-        float | None, typer.Option(help="Prompts beside decodes may make a step so many times as long; 0: any.")
-    ] = None,
-    prefix_cache: Annotated[Switch | None, typer.Option(help="Keep what was computed of prompts' beginnings.")] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(help="Most sequences that run at once.")] = None,
-    kv_blocks: Annotated[int | None, typer.Option(help="KV blocks of 16 tokens.")] = None,
-    kv_memory: Annotated[float | None, typer.Option(help="The same in GiB.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of prompt and answer together.")] = None,
-    max_waiting: Annotated[int | None, typer.Option(help="Most requests that wait; more are refused.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; other than loopback it needs keys.")] = None,
-    port: Annotated[int | None, typer.Option(help="0 lets the system choose.")] = None,
-    request_timeout: Annotated[float | None, typer.Option(help="A request without an answer by then gets 504, in s.")] = None,
-    drain_deadline: Annotated[float | None, typer.Option(help="What SIGTERM leaves to accepted requests, in s.")] = None,
-    max_body_bytes: Annotated[int | None, typer.Option(help="Larger bodies get 413.")] = None,
-    first_batch_timeout: Annotated[float | None, typer.Option(help="What a fresh worker's first batch may take.")] = None,
-    simulated_jitter: Annotated[float | None, typer.Option(help="Simulated GPU: share of its time, more or less.")] = None,
-    simulated_poison: Annotated[str | None, typer.Option(help="Simulated GPU: inputs that begin so raise.")] = None,
-    simulated_raise_rate: Annotated[float | None, typer.Option(help="Simulated GPU: probability that a batch raises.")] = None,
-    simulated_hang_rate: Annotated[float | None, typer.Option(help="Simulated GPU: probability that it hangs.")] = None,
-    simulated_die_rate: Annotated[float | None, typer.Option(help="Simulated GPU: probability that it dies.")] = None,
-    simulated_seed: Annotated[int | None, typer.Option(help="Simulated GPU: seed of the above.")] = None,
-    simulated_time_scale: Annotated[float | None, typer.Option(help="Simulated model: its times are this much longer.")] = None,
-    simulated_answer: Annotated[str | None, typer.Option(help="Simulated model: echo or repeat the last turn.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    config: Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help=_FILE, rich_help_panel=Panel.BOTH)] = None,
+    mode: Annotated[Mode | None, _flag("mode", "What a GPU is: a call of run_batch, or a model run step by step.")] = None,
+    policy: Annotated[str | None, _flag("policy", _POLICIES)] = None,
+    host: Annotated[str | None, _flag("host", "Address to listen on; other than loopback it needs keys.")] = None,
+    port: Annotated[int | None, _flag("port", "0 lets the system choose.")] = None,
+    request_timeout: Annotated[float | None, _flag("request_timeout", _TIMEOUT)] = None,
+    max_waiting: Annotated[int | None, _flag("max_waiting", "Most requests that wait; more are refused.")] = None,
+    max_body_bytes: Annotated[int | None, _flag("max_body_bytes", "Larger bodies get 413.")] = None,
+    drain_deadline: Annotated[float | None, _flag("drain_deadline", "Seconds that SIGTERM leaves accepted requests.")] = None,
+    log_level: Annotated[str | None, _flag("log_level", "debug, info, warning or error.")] = None,
+    backend: Annotated[str | None, _flag("backend", "simulated, generate, or MODULE:ATTR that is a run_batch.")] = None,
+    workers: Annotated[int | None, _flag("workers", "Number of GPUs.")] = None,
+    isolation: Annotated[Isolation | None, _flag("isolation", "Where a worker runs: here, or in its own process.")] = None,
+    max_batch_size: Annotated[int | None, _flag("max_batch_size", "Most inputs in a batch, up to 50.")] = None,
+    batch_timeout: Annotated[float | None, _flag("batch_timeout", "Longest wait beside a free worker, in seconds.")] = None,
+    service_time: Annotated[float | None, _flag("service_time", "Seconds that a batch is expected to take.")] = None,
+    first_batch_timeout: Annotated[float | None, _flag("first_batch_timeout", _FIRST_BATCH)] = None,
+    model: Annotated[str | None, _flag("model", "smollm2, simulated, a folder or a GGUF file; also for generate.")] = None,
+    dtype: Annotated[Dtype | None, _flag("dtype", "Of the model's weights and its KV cache; also for generate.")] = None,
+    device: Annotated[Device | None, _flag("device", "Where the model runs; also for generate.")] = None,
+    replicas: Annotated[int | None, _flag("replicas", "Number of engines: 1.")] = None,
+    kv: Annotated[KvMode | None, _flag("kv", "KV memory in blocks as tokens come, or reserved whole.")] = None,
+    prefill_chunk: Annotated[int | None, _flag("prefill_chunk", "Most prompt tokens of a step; 0 cuts no prompt.")] = None,
+    prefill_stretch: Annotated[float | None, _flag("prefill_stretch", _STRETCH)] = None,
+    prefix_cache: Annotated[Switch | None, _flag("prefix_cache", "Keep what was computed of prompts' beginnings.")] = None,
+    max_num_seqs: Annotated[int | None, _flag("max_num_seqs", "Most sequences that run at once.")] = None,
+    kv_blocks: Annotated[int | None, _flag("kv_blocks", "KV blocks of 16 tokens.")] = None,
+    kv_memory: Annotated[float | None, _flag("kv_memory", "The same in GiB.")] = None,
+    max_model_len: Annotated[int | None, _flag("max_model_len", "Most tokens of prompt and answer together.")] = None,
+    simulated_jitter: Annotated[float | None, _flag("simulated_jitter", "Share of its time, more or less.")] = None,
+    simulated_poison: Annotated[str | None, _flag("simulated_poison", "Inputs that begin so make a batch raise.")] = None,
+    simulated_raise_rate: Annotated[float | None, _flag("simulated_raise_rate", "Probability that a batch raises.")] = None,
+    simulated_hang_rate: Annotated[float | None, _flag("simulated_hang_rate", "Probability that it hangs.")] = None,
+    simulated_die_rate: Annotated[float | None, _flag("simulated_die_rate", "Probability that it dies.")] = None,
+    simulated_seed: Annotated[int | None, _flag("simulated_seed", "Draws all of that.")] = None,
+    simulated_time_scale: Annotated[float | None, _flag("simulated_time_scale", "Its times are so much longer.")] = None,
+    simulated_answer: Annotated[str | None, _flag("simulated_answer", "echo or repeat the last turn.")] = None,
 ) -> None:
     """Serve: by default batch mode on 16 simulated GPUs, on http://127.0.0.1:8000, with the keys dev-paid and dev-free.
 

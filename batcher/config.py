@@ -18,6 +18,11 @@ from batcher.types import BLOCK_SIZE, MAX_BATCH_SIZE
 MAX_WORKERS = 1024
 """A bound on one dispatcher's fleet. A larger one is several cells (SPEC S7.7)."""
 
+MIN_BLOCKS = 2
+"""KV blocks without which a replica can run nothing."""
+MAX_BLOCKS = 2**31 - 1
+"""What a block table's 32-bit numbers reach."""
+
 
 class PolicyName(StrEnum):
     PACED = "paced"
@@ -78,7 +83,13 @@ def _require(condition: bool, setting: str, value: object, expected: str) -> Non
 
 
 def _require_between(setting: str, value: float, low: float, high: float, unit: str = "") -> None:
-    _require(isfinite(value) and low <= value <= high, setting, value, f"from {low:g} to {high:g}{unit and ' ' + unit}")
+    expected = f"from {_in_full(low)} to {_in_full(high)}{unit and ' ' + unit}"
+    _require(isfinite(value) and low <= value <= high, setting, value, expected)
+
+
+def _in_full(number: float) -> str:
+    """1000000 and not 1e+06."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 class TierConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,7 +204,7 @@ class ReplicaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def __post_init__(self) -> None:
         _require(0 < len(set(self.tiers)) == len(self.tiers), "tiers", self.tiers, "one or more different names")
-        _require_between("kv_blocks", self.num_blocks, 2, 2**31 - 1, "blocks")
+        _require_between("kv_blocks", self.num_blocks, MIN_BLOCKS, MAX_BLOCKS, "blocks")
         _require_between("max_num_seqs", self.max_num_seqs, 1, 4096, "sequences")
         _require_between("max_model_len", self.max_model_len, 2, 10_000_000, "tokens")
         _require_between("prefill_chunk", self.prefill_chunk, 0, 1_000_000, "tokens")

@@ -151,8 +151,8 @@ class Step(msgspec.Struct, frozen=True):
     sequences: tuple[ScheduledSequence, ...]
     num_tokens: int
     num_padding: int = 0
-    """Rows that are computed for nothing, like its first sequence's: a static batch keeps its size until its last sequence ends.
-    With any, the first sequence is a decode."""
+    """Rows that are computed for nothing, like its first sequence's: a static batch keeps its size until its last sequence
+    ends. With any, the first sequence is a decode."""
 
     @property
     def num_sampled(self) -> int:

@@ -14,6 +14,7 @@ import pytest
 import batcher.__main__ as command_line
 from batcher.config import Device, Dtype, Isolation, KvMode, Mode, PolicyName, Switch
 from batcher.settings import Settings
+from batcher.settings.telling import Panel
 from tests.service.process import serve_process
 
 ROOT = Path(__file__).parents[1]
@@ -194,6 +195,16 @@ def test_help_tells_of_every_command() -> None:
     assert run("-m", "batcher", "serve", "--help").stdout.count("--") >= len(FLAGS)
 
 
+def test_the_help_of_serve_groups_its_flags_and_tells_their_defaults() -> None:
+    told = run("-m", "batcher", "serve", "--help", env={**os.environ, "COLUMNS": "200"}).stdout
+    at = [told.index(f" {panel.value} ") for panel in Panel]
+    assert at == sorted(at)
+    flags = {name: told.index(f"--{name.replace('_', '-')} ") for name in ("port", "workers", "kv", "simulated_seed")}
+    assert at[0] < flags["port"] < at[1] < flags["workers"] < at[2] < flags["kv"] < at[3] < flags["simulated_seed"] < at[4]
+    assert told.count("[default: ") == len(inspect.signature(command_line.serve).parameters) - 1
+    assert "Number of GPUs.  [default: 16; for the backend generate 1]" in told
+
+
 # The real thing
 
 
@@ -207,7 +218,8 @@ def test_the_log_shows_the_settings_in_force_and_no_secret(tmp_path: Path) -> No
         shown: dict[str, Any] = next(line for line in server.lines if line["event"] == "settings")
         listening = next(line for line in server.lines if line["event"] == "listening")
     assert (shown["request_timeout"], shown["max_batch_size"], shown["workers"], shown["port"]) == (3.0, 7, 1, 0)
-    assert set(Settings.__struct_fields__) - {"keys"} <= set(shown)
+    assert set(Settings().in_force()) <= set(shown)
+    assert (shown["policy"], "model" in shown, "keys" in shown) == ("paced", False, False)
     assert digest not in json.dumps(server.lines)
     assert listening["url"].startswith("http://127.0.0.1:")
     assert server.other_lines == []

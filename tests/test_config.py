@@ -124,7 +124,7 @@ def test_the_edges_together_make_a_config() -> None:
 
 def test_a_queue_of_zero_is_refused_with_a_message_that_says_what_would_do() -> None:
     """B12: a queue limit of zero crashed on the first request."""
-    assert refused(DispatchConfig, "max_waiting", 0) == "max_waiting is 0; it must be from 1 to 1e+06 requests"
+    assert refused(DispatchConfig, "max_waiting", 0) == "max_waiting is 0; it must be from 1 to 1000000 requests"
 
 
 @pytest.mark.parametrize("tiers", [(), ("paid", "paid")])

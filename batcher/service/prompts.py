@@ -39,12 +39,12 @@ class Prompter:
     async def encode(self, conversation: Conversation) -> list[int]:
         """The prompt's ids. Raises InvalidRequest if prompt and max_tokens do not fit the context, Overloaded at once if more
         prompts wait for a thread than may. Cancelled, it gives its place back."""
-        num_bytes = conversation.num_bytes
-        self._check_length(-(-num_bytes // self._max_token_bytes), conversation.max_tokens, is_exact=False)
-        num_bytes += _TURN_BYTES * len(conversation.messages)
-        if num_bytes <= _INLINE_BYTES:
+        content_bytes = conversation.num_bytes
+        num_bytes = content_bytes + _TURN_BYTES * len(conversation.messages)
+        if num_bytes <= _INLINE_BYTES:  # Cheap enough to be refused with its exact length.
             prompt = self._tokenizer.render(conversation.messages)
         else:
+            self._check_length(-(-content_bytes // self._max_token_bytes), conversation.max_tokens, is_exact=False)
             prompt = await self._encode_on_thread(conversation, num_bytes)
         self._check_length(len(prompt), conversation.max_tokens, is_exact=True)
         return prompt

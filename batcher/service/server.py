@@ -146,7 +146,7 @@ def serve(settings: Settings) -> None:
     _raise_file_limit()
     server = create_server(settings)
     listener = _listen(settings.host, settings.port)
-    log.event("settings", **{name: getattr(settings, name) for name in settings.__struct_fields__ if name != "keys"})
+    log.event("settings", **settings.in_force())
     server.run(sockets=[listener])
     if (error := server.service.config_error) is not None:
         raise error

@@ -8,6 +8,8 @@ import msgspec
 
 from batcher.config import (
     DEFAULT_TIERS,
+    MAX_BLOCKS,
+    MIN_BLOCKS,
     Device,
     DispatchConfig,
     Dtype,
@@ -24,6 +26,11 @@ from batcher.config import (
 from batcher.errors import ConfigError
 from batcher.settings.modes import GENERATE, SIMULATED, batch_policy, foreign, replica_policy
 from batcher.types import BLOCK_SIZE
+
+MAX_WAITING_REQUESTS = 20_000
+"""In batch mode."""
+MAX_WAITING_SEQUENCES = 1024
+"""In continuous mode."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     keep_alive: float = 75.0
     max_connections: int = 20_000
     max_waiting: int | None = None
-    """Requests in batch mode (20,000 by itself), sequences in continuous mode (1,024)."""
+    """Requests in batch mode, sequences in continuous mode; by itself what stands above."""
     max_waiting_bytes: int = 64 * 2**20
     max_attempts: int = 3
     hang_factor: float = 1.3
@@ -128,10 +135,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ConfigError(f"replicas is {self.replicas}; it must be 1: one process serves one replica")
         if self.kv_blocks is not None and self.kv_memory is not None:
             raise ConfigError("kv_blocks and kv_memory are two ways to say one thing; give one of them")
-        if self.kv_memory is not None and not 0.0 < self.kv_memory <= 65_536.0:
-            raise ConfigError(f"kv_memory is {self.kv_memory!r}; it must be above 0, in GiB, and at most 65536")
-        # All that can be checked before there is a model; these are larger than any model's.
-        self.replica(context_len=10_000_000, kv_bytes_per_token=1024, kv_bytes=2**40)
+        if self.kv_memory is not None and not 1e-6 <= self.kv_memory <= 65_536.0:
+            raise ConfigError(f"kv_memory is {self.kv_memory!r}; it must be from 0.000001 to 65536 GiB")
+        # All that can be checked before there is a model: into this one's memory fits whatever fits into another's.
+        self.replica(context_len=10_000_000, kv_bytes_per_token=1, kv_bytes=2**40)
+
+    def in_force(self) -> dict[str, object]:
+        """All that has an effect in this mode, as it is: for the log, and so without keys. What nobody has set and what is left
+        to the model to say (how many blocks) is not in it."""
+        policy = replica_policy(self.policy) if self.mode is Mode.CONTINUOUS else batch_policy(self.policy)
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        values |= {"policy": policy, "max_waiting": self._max_waiting}
+        hidden = {"keys", *(name for name, _ in foreign(self.mode, self.backend, self.model))}
+        return {name: value for name, value in values.items() if name not in hidden and value is not None}
+
+    @property
+    def _max_waiting(self) -> int:
+        if self.max_waiting is not None:
+            return self.max_waiting
+        return MAX_WAITING_SEQUENCES if self.mode is Mode.CONTINUOUS else MAX_WAITING_REQUESTS
 
     def dispatch(self) -> DispatchConfig:
         return DispatchConfig(
@@ -141,7 +163,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             max_batch_size=self.max_batch_size,
             batch_timeout_s=self.batch_timeout,
             service_time_s=self.service_time,
-            max_waiting=20_000 if self.max_waiting is None else self.max_waiting,
+            max_waiting=self._max_waiting,
             max_waiting_bytes=self.max_waiting_bytes,
             max_attempts=self.max_attempts,
             hang_factor=self.hang_factor,
@@ -172,7 +194,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         num_blocks = self.kv_blocks
         if num_blocks is None:
             memory = kv_bytes if self.kv_memory is None else int(self.kv_memory * 2**30)
-            num_blocks = memory // (kv_bytes_per_token * BLOCK_SIZE)
+            block_bytes = kv_bytes_per_token * BLOCK_SIZE
+            num_blocks = min(memory // block_bytes, MAX_BLOCKS)
+            if self.kv_memory is not None and num_blocks < MIN_BLOCKS:
+                raise ConfigError(
+                    f"kv_memory is {self.kv_memory!r} GiB, which holds {num_blocks} of this model's KV blocks of {block_bytes} "
+                    f"bytes; it must hold at least {MIN_BLOCKS}"
+                )
         most = min(context_len, num_blocks * BLOCK_SIZE)
         if self.max_model_len is not None and self.max_model_len > most:
             limit = f"model's context of {most}" if most == context_len else f"{num_blocks} KV blocks, which hold {most}"
@@ -187,7 +215,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             prefill_chunk=self.prefill_chunk,
             prefill_stretch=self.prefill_stretch,
             has_prefix_cache=self.prefix_cache is Switch.ON,
-            max_waiting=1024 if self.max_waiting is None else self.max_waiting,
+            max_waiting=self._max_waiting,
         )
 
     def model_settings(self) -> dict[str, object] | None:

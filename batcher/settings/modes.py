@@ -22,18 +22,19 @@ GENERATE_DEFAULTS: dict[str, object] = {
 }
 """What is sensible when a batch takes as long as its longest answer: seconds, and minutes before it counts as hung."""
 
-_MODEL = ("model", "dtype", "device")
-_CONTINUOUS = (
+MODEL = ("model", "dtype", "device")
+"""For continuous mode, and for batch mode with the backend `generate`."""
+CONTINUOUS_ONLY = (
     *("replicas", "kv", "prefill_chunk", "prefill_stretch", "prefix_cache"),
     *("max_num_seqs", "kv_blocks", "kv_memory", "max_model_len"),
 )
-_BATCH = (
+BATCH_ONLY = (
     *("backend", "workers", "isolation", "max_batch_size", "batch_timeout", "service_time", "max_waiting_bytes"),
     *("max_attempts", "hang_factor", "first_batch_timeout", "start_timeout", "retry_ratio", "retry_reserve"),
     *("restart_backoff", "breaker_threshold", "breaker_rest"),
 )
-_SIMULATED_BACKEND = tuple(f"simulated_{name}" for name in ("jitter", "poison", "raise_rate", "hang_rate", "die_rate", "seed"))
-_SIMULATED_MODEL = ("simulated_time_scale", "simulated_answer")
+SIMULATED_BACKEND = tuple(f"simulated_{name}" for name in ("jitter", "poison", "raise_rate", "hang_rate", "die_rate", "seed"))
+SIMULATED_MODEL = ("simulated_time_scale", "simulated_answer")
 
 
 def foreign(mode: Mode, backend: str, model: str) -> Iterator[tuple[str, str]]:
@@ -41,15 +42,15 @@ def foreign(mode: Mode, backend: str, model: str) -> Iterator[tuple[str, str]]:
     is_continuous = mode is Mode.CONTINUOUS
     has_model = is_continuous or backend == GENERATE
     if is_continuous:
-        yield from ((name, "batch mode") for name in _BATCH)
+        yield from ((name, "batch mode") for name in BATCH_ONLY)
     else:
-        yield from ((name, "continuous mode") for name in _CONTINUOUS)
+        yield from ((name, "continuous mode") for name in CONTINUOUS_ONLY)
     if not has_model:
-        yield from ((name, "continuous mode and the backend 'generate'") for name in _MODEL)
+        yield from ((name, "continuous mode and the backend 'generate'") for name in MODEL)
     if is_continuous or backend != SIMULATED:
-        yield from ((name, "the simulated backend of batch mode") for name in _SIMULATED_BACKEND)
+        yield from ((name, "the simulated backend of batch mode") for name in SIMULATED_BACKEND)
     if not has_model or model != SIMULATED:
-        yield from ((name, "the simulated model") for name in _SIMULATED_MODEL)
+        yield from ((name, "the simulated model") for name in SIMULATED_MODEL)
 
 
 def batch_policy(name: str | None) -> PolicyName:

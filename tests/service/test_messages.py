@@ -163,6 +163,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "max_tokens text": ({"max_tokens": "10"}, 400, "$.max_tokens"),
     "max_tokens huge": ({"max_tokens": 10**30}, 400, "$.max_tokens"),
     "unknown field": ({"frequency_penalty": 1}, 400, "`frequency_penalty`"),
+    "system beside messages": ({"system": "Be brief."}, 400, '{"role": "system", "content": "..."}'),
     "unknown role": ({"messages": [{"role": "root", "content": "a"}]}, 400, "system, user or assistant"),
     "no content": ({"messages": [{"role": "user"}]}, 400, "`content`"),
     "empty content": ({"messages": [TURN, {"role": "user", "content": ""}]}, 400, "message 1 is empty"),

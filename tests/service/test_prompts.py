@@ -47,7 +47,8 @@ async def test_the_prompt_is_what_the_tokenizer_makes_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "max_tokens", "fits"), [(87, 10, True), (88, 10, False), (87, 11, False), (1, 97, False)]
+    ("num_bytes", "max_tokens", "fits"),
+    [(87, 10, True), (88, 10, False), (87, 11, False), (1, 97, False), (1, 100_000, False), (1_000, 1, False)],
 )
 async def test_the_length_is_exact(num_bytes: int, max_tokens: int, fits: bool) -> None:
     prompter = Prompter(BytesTokenizer(), context_len=100)

@@ -26,8 +26,20 @@ def test_no_request_is_let_in_that_the_blocks_could_not_hold() -> None:
     assert Settings(mode=Mode.CONTINUOUS, kv_blocks=10).replica(**MODEL).max_model_len == 160
     with pytest.raises(ConfigError, match="model's context of 8192 tokens"):
         Settings(mode=Mode.CONTINUOUS, max_model_len=8193).replica(**MODEL)
-    with pytest.raises(ConfigError, match="kv_blocks is 0"):
-        Settings(mode=Mode.CONTINUOUS, kv_memory=1e-6).replica(**MODEL)
+    with pytest.raises(ConfigError, match="kv_memory is 1e-05 GiB, which holds 0 of this model's KV blocks of 16384 bytes"):
+        Settings(mode=Mode.CONTINUOUS, kv_memory=1e-5).replica(**MODEL)
+    # More than a block table can number is no mistake.
+    assert Settings(mode=Mode.CONTINUOUS, kv_memory=65_536.0).replica(**MODEL).num_blocks == 2**31 - 1
+
+
+def test_what_is_in_force_is_of_the_mode_alone_and_names_its_policy() -> None:
+    batch = Settings(workers=3).in_force()
+    assert (batch["policy"], batch["workers"], batch["max_waiting"]) == ("paced", 3, 20_000)
+    assert not {"model", "kv", "prefill_chunk", "simulated_answer", "keys"} & set(batch)
+    continuous = Settings(mode=Mode.CONTINUOUS, kv_blocks=10).in_force()
+    assert (continuous["policy"], continuous["model"], continuous["max_waiting"]) == ("continuous", "smollm2", 1024)
+    assert continuous["kv_blocks"] == 10
+    assert not {"backend", "workers", "service_time", "simulated_seed", "kv_memory", "keys"} & set(continuous)
 
 
 def test_each_component_receives_its_slice() -> None:

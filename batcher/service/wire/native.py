@@ -89,6 +89,8 @@ def decode(body: bytes) -> Conversation:
         text = explain(error)
         if text.endswith("missing required field `max_tokens`"):
             text = "max_tokens is required: it is the most tokens that the answer may have, and capacity is reserved with it"
+        elif text.endswith("unknown field `system`"):
+            text += ': a system prompt is a message, the first one: {"role": "system", "content": "..."}'
         elif text.endswith(".role`"):
             text += ": it must be system, user or assistant"
         raise InvalidRequest(f"invalid body: {text}") from None
