@@ -82,4 +82,4 @@ def _finish(axes: Axes, ylabel: str, slo_s: float | None, num_most: int, what: s
     if slo_s is not None and slo_s * 1e3 < axes.get_ylim()[1]:
         axes.axhline(slo_s * 1e3, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), label=f"SLO {ms(slo_s)}")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", borderaxespad=0.8)
+        axes.legend(loc="lower right", borderaxespad=0.8)
