@@ -15,9 +15,7 @@ from batcher.types import BLOCK_SIZE
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed, so its kernels cannot be run", allow_module_level=True)
 
-HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # Read when the kernels are defined, at their import.
+HAS_GPU = "TRITON_INTERPRET" not in os.environ  # tests/conftest.py
 from backends.llm.cuda_ops import CudaOps  # noqa: E402
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
