@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from batcher.config import Device, Dtype, Isolation, KvMode, Mode, Switch
+from batcher.config import Device, Dtype, Isolation, KvMode, LimitMode, Mode, OnFailure, Switch, TokenEstimate
 from batcher.errors import ConfigError
 from batcher.settings import CONFIG_VARIABLE, load_settings
 from batcher.settings.telling import Panel, default_of, panel_of
@@ -32,6 +32,7 @@ _FILE = "A TOML file; every flag is also a key of it."
 _POLICIES = "When a batch leaves: paced, size-or-timeout, static, single; or what a step runs: continuous, static, single."
 _TIMEOUT = "Seconds until 504 for a request without its answer; in continuous mode, only for one that has not started by then."
 _FIRST_BATCH = "Seconds that a fresh worker's first batch may take."
+_ESTIMATE = "What is charged for an answer before it is made: max_tokens, expected, or exact (nothing)."
 _STRETCH = "A step with prompts beside decodes may take so many times what the decodes alone take; 0: no limit."
 
 
@@ -51,6 +52,18 @@ def serve(
     max_waiting: Annotated[int | None, _flag("max_waiting", "Most requests that wait; more are refused.")] = None,
     max_body_bytes: Annotated[int | None, _flag("max_body_bytes", "Larger bodies get 413.")] = None,
     drain_deadline: Annotated[float | None, _flag("drain_deadline", "Seconds that SIGTERM leaves accepted requests.")] = None,
+    keys_file: Annotated[Path | None, _flag("keys_file", "Keys, as `batcher keys` writes them; read again on change.")] = None,
+    open_metrics: Annotated[Switch | None, _flag("open_metrics", "/metrics and /load need no operator's key.")] = None,
+    token_estimate: Annotated[TokenEstimate | None, _flag("token_estimate", _ESTIMATE)] = None,
+    redis: Annotated[str | None, _flag("redis", "redis://HOST:PORT/DB, to share limits and kept answers.")] = None,
+    redis_failure: Annotated[OnFailure | None, _flag("redis_failure", "Without Redis: refuse, or limit by itself.")] = None,
+    limit_mode: Annotated[LimitMode | None, _flag("limit_mode", "Ask Redis each time, or lease slices of hot keys.")] = None,
+    safety_rules: Annotated[Path | None, _flag("safety_rules", "A TOML file of what may not come in or go out.")] = None,
+    safety_checker: Annotated[str | None, _flag("safety_checker", "MODULE:ATTR that checks both.")] = None,
+    safety_failure: Annotated[OnFailure | None, _flag("safety_failure", "When a checker fails: refuse, or go on.")] = None,
+    usage_dir: Annotated[Path | None, _flag("usage_dir", "Folder of the usage log.")] = None,
+    usage_failure: Annotated[OnFailure | None, _flag("usage_failure", "When it cannot be written: go on, or refuse.")] = None,
+    request_log: Annotated[Switch | None, _flag("request_log", "One line in the log for each request.")] = None,
     log_level: Annotated[str | None, _flag("log_level", "debug, info, warning or error.")] = None,
     backend: Annotated[str | None, _flag("backend", "simulated, generate, or MODULE:ATTR that is a run_batch.")] = None,
     workers: Annotated[int | None, _flag("workers", "Number of GPUs.")] = None,

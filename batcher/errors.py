@@ -4,11 +4,16 @@
     ├── ConfigError                a setting that cannot work; raised at start, never later
     └── ServiceError               what a caller of the API is told            status  wire type
         ├── InvalidRequest                                                      400    invalid_request_error
+        │   └── SafetyRefused      a safety check says no                       400    invalid_request_error
         ├── NotAuthenticated                                                    401    authentication_error
+        ├── PermissionDenied       a key that may not do this                   403    permission_error
         ├── NotFound                                                            404    not_found_error
         ├── MethodNotAllowed                                                    405    invalid_request_error
         ├── RequestTimeout         the body did not arrive in time              408    timeout_error
+        ├── IdempotencyConflict    the same request is still being answered     409    idempotency_error
         ├── RequestTooLarge                                                     413    request_too_large
+        ├── IdempotencyMismatch    an Idempotency-Key with another body         422    idempotency_error
+        ├── RateLimited            the key's or the tier's limit                429    rate_limit_error
         ├── Overloaded             no room within the wait budget               529    overloaded_error
         │   └── ShuttingDown       this process is draining                     529    overloaded_error
         ├── Expired                the deadline passed before an answer         504    timeout_error
@@ -60,9 +65,18 @@ class InvalidRequest(ServiceError):
     type = "invalid_request_error"
 
 
+class SafetyRefused(InvalidRequest):
+    """A safety check does not let this text pass; the same text would not pass again."""
+
+
 class NotAuthenticated(ServiceError):
     status = 401
     type = "authentication_error"
+
+
+class PermissionDenied(ServiceError):
+    status = 403
+    type = "permission_error"
 
 
 class NotFound(ServiceError):
@@ -81,9 +95,32 @@ class RequestTimeout(ServiceError):
     is_retryable = True
 
 
+class IdempotencyConflict(ServiceError):
+    """The same Idempotency-Key is being answered, and has not been for as long as may be waited."""
+
+    status = 409
+    type = "idempotency_error"
+    is_retryable = True
+
+
 class RequestTooLarge(ServiceError):
     status = 413
     type = "request_too_large"
+
+
+class IdempotencyMismatch(ServiceError):
+    """The Idempotency-Key belongs to another body."""
+
+    status = 422
+    type = "idempotency_error"
+
+
+class RateLimited(ServiceError):
+    """`retry_after_s` is when the limit has room for this request, if nobody takes it before."""
+
+    status = 429
+    type = "rate_limit_error"
+    is_retryable = True
 
 
 class Overloaded(ServiceError):

@@ -88,13 +88,15 @@ PENDING = -1
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended by itself; also the wire's `stop_reason`."""
+    """Why an answer ended; also the wire's `stop_reason`."""
 
     END_TURN = "end_turn"
     """The model sampled one of its stop tokens."""
     MAX_TOKENS = "max_tokens"
     STOP_SEQUENCE = "stop_sequence"
     """A stop string of the caller's appeared in the text."""
+    REFUSAL = "refusal"
+    """A safety check ended the answer."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

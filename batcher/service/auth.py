@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from batcher.config import KeyConfig
+from batcher.config import NO_LIMIT, KeyConfig, RateLimit
 from batcher.errors import ConfigError, NotAuthenticated
 
 _MAX_KEY_BYTES = 256
@@ -22,10 +22,16 @@ _PREFIX_BYTES = 8
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
-    """Whose key it is, and where its requests queue."""
+    """Whose key it is, where its requests queue, and what it may ask for."""
 
     tenant: str
+    """The key's owner."""
     tier: str
+    key_id: str = ""
+    """What limits and usage know the key by: ours, never the caller's words."""
+    limit: RateLimit = NO_LIMIT
+    """The key's own."""
+    is_operator: bool = False
 
 
 class Keys(Protocol):

@@ -21,6 +21,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     stop_sequences: tuple[str, ...] = ()
     is_streamed: bool = False
+    is_usage_streamed: bool = False
+    """Whether a stream is to tell the usage, in the grammar that does so only when asked."""
 
     @property
     def num_bytes(self) -> int:

@@ -57,6 +57,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     """What follows the last Delta; often empty."""
     finish: FinishReason
     usage: Usage
+    stop_sequence: str | None = None
+    """The one that ended it, if one did."""
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):

@@ -4,6 +4,8 @@ Flat, since a flag, a variable and a key of the file are one name (`--max-batch-
 `max_batch_size`); components get the slices of `batcher.config`.
 """
 
+from urllib.parse import urlsplit
+
 import msgspec
 
 from batcher.config import (
@@ -24,6 +26,7 @@ from batcher.config import (
     check_tiers,
 )
 from batcher.errors import ConfigError
+from batcher.settings.front import FrontSettings
 from batcher.settings.modes import GENERATE, SIMULATED, batch_policy, foreign, replica_policy
 from batcher.types import BLOCK_SIZE
 
@@ -33,7 +36,7 @@ MAX_WAITING_SEQUENCES = 1024
 """In continuous mode."""
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything `batcher serve` can be told. Times are in seconds; what each means stands in `batcher.config`."""
 
     mode: Mode = Mode.BATCH
@@ -99,8 +102,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ConfigError(f"log_level is {self.log_level!r}; it must be debug, info, warning or error")
         check_tiers(self.tiers)
         self._check_mode()
+        self.limits(), self.safety(), self.idempotency(), self.usage()
         http = self.http()
-        if not self.keys and not http.is_loopback:
+        if not self.has_keys and not http.is_loopback:
             raise ConfigError(
                 f"host is {self.host!r} and no keys are configured: the development keys are known to everybody. "
                 "Configure keys in the file, or serve on 127.0.0.1"
@@ -108,6 +112,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for key in self.keys:
             if key.tier not in (tier.name for tier in self.tiers):
                 raise ConfigError(f"the key of {key.tenant!r} names the tier {key.tier!r}, which is not configured")
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys are configured; else there are the development keys."""
+        return bool(self.keys) or self.keys_file is not None
 
     def _check_mode(self) -> None:
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
@@ -146,6 +155,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         policy = replica_policy(self.policy) if self.mode is Mode.CONTINUOUS else batch_policy(self.policy)
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         values |= {"policy": policy, "max_waiting": self._max_waiting}
+        values["redis"] = None if self.redis is None else _without_password(self.redis)
         hidden = {"keys", *(name for name, _ in foreign(self.mode, self.backend, self.model))}
         return {name: value for name, value in values.items() if name not in hidden and value is not None}
 
@@ -239,3 +249,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "die_rate": self.simulated_die_rate,
             "seed": self.simulated_seed,
         }
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from batcher.settings.fields import MAX_WAITING_REQUESTS, MAX_WAITING_SEQUENCES, Settings
+from batcher.settings.front import FrontSettings
 from batcher.settings.modes import BATCH_ONLY, CONTINUOUS_ONLY, GENERATE_DEFAULTS, MODEL, SIMULATED_BACKEND, SIMULATED_MODEL
 
 
@@ -15,6 +16,7 @@ class Panel(StrEnum):
     """The headings of the help, in its order."""
 
     BOTH = "Both modes"
+    FRONT = "The front door (both modes)"
     BATCH = "Batch mode"
     CONTINUOUS = "Continuous mode"
     SIMULATED_GPU = "Simulated GPU (batch mode)"
@@ -28,11 +30,18 @@ _DEPENDS = {
     "kv_memory": "what the device has to spare",
     "max_model_len": "as many as the model and the blocks hold",
     "simulated_poison": "none",
+    "keys_file": "the development keys",
+    "redis": "each process counts by itself",
+    "safety_rules": "none",
+    "safety_checker": "none",
+    "usage_dir": "no log",
 }
 """Of settings that are None by themselves."""
 
 
 def panel_of(name: str) -> Panel:
+    if name in FrontSettings.__struct_fields__:
+        return Panel.FRONT
     if name in BATCH_ONLY:
         return Panel.BATCH
     if name in CONTINUOUS_ONLY or name in MODEL:

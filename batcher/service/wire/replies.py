@@ -55,7 +55,7 @@ def _error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     headers = []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
-    if error.status >= 500 or error.status in (408, 409, 429):
+    if error.status >= 500 or error.status in (408, 409, 422, 429):
         headers.append((b"x-should-retry", b"true" if error.is_retryable else b"false"))
     return headers
 

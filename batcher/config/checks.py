@@ -1,0 +1,20 @@
+"""How a setting that cannot work is refused: by its name, its value and what would do."""
+
+from math import isfinite
+
+from batcher.errors import ConfigError
+
+
+def require(condition: bool, setting: str, value: object, expected: str) -> None:
+    if not condition:
+        raise ConfigError(f"{setting} is {value!r}; it must be {expected}")
+
+
+def require_between(setting: str, value: float, low: float, high: float, unit: str = "") -> None:
+    expected = f"from {_in_full(low)} to {_in_full(high)}{unit and ' ' + unit}"
+    require(isfinite(value) and low <= value <= high, setting, value, expected)
+
+
+def _in_full(number: float) -> str:
+    """1000000 and not 1e+06."""
+    return str(number) if isinstance(number, int) else f"{number:g}"

@@ -1,0 +1,124 @@
+"""The stages that every request passes before and after its answer is computed."""
+
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from batcher.config.checks import require, require_between
+
+
+class TokenEstimate(StrEnum):
+    """What a request is charged for its answer when it is admitted; the end settles the difference."""
+
+    MAX_TOKENS = "max_tokens"
+    """All that it allows for: the limit is never exceeded."""
+    EXPECTED = "expected"
+    """What answers to this key by this model have had of late, at most max_tokens: more fits, and a minute with longer answers
+    than expected may exceed the limit by the difference."""
+    EXACT = "exact"
+    """Nothing before the end, and then exactly what was made: a minute may exceed the limit by the answers under way."""
+
+
+class LimitMode(StrEnum):
+    """How several gateways share one limit."""
+
+    SHARED = "shared"
+    """Each admission is one atomic step in the store."""
+    LEASE = "lease"
+    """A gateway takes a slice of a key's limit at a time and admits from it without asking."""
+
+
+class OnFailure(StrEnum):
+    """What becomes of requests while something beside the model is broken."""
+
+    OPEN = "open"
+    """They go on without it."""
+    CLOSED = "closed"
+    """They are refused."""
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rate limits: what is charged, and where it is counted."""
+
+    token_estimate: TokenEstimate = TokenEstimate.MAX_TOKENS
+    redis_url: str | None = None
+    """redis://HOST:PORT/DB; None counts in this process."""
+    mode: LimitMode = LimitMode.SHARED
+    on_redis_failure: OnFailure = OnFailure.CLOSED
+    """Closed: 529 until Redis is back. Open: each gateway keeps the limits by itself meanwhile."""
+    redis_timeout_s: float = 0.5
+    """What one answer of Redis may take before it counts as away."""
+    max_keys: int = 100_000
+    """Keys whose counters are held in this process; beyond it those longest idle are dropped: some 200 MB at most."""
+
+    def __post_init__(self) -> None:
+        if self.redis_url is not None:
+            parts = urlsplit(self.redis_url)
+            is_url = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
+            # Not the value: there may be a password in it.
+            require(is_url, "redis", f"{parts.scheme}:...", "redis://HOST:PORT/DB or rediss://...")
+        require(
+            self.mode is LimitMode.SHARED or self.redis_url is not None,
+            "limit_mode",
+            self.mode,
+            "shared where there is no redis",
+        )
+        require_between("redis_timeout", self.redis_timeout_s, 0.001, 60.0, "seconds")
+        require_between("max_limited_keys", self.max_keys, 1, 10_000_000)
+
+
+class SafetyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Checks of what comes in and of what goes out (SPEC S3.6). Without rules and checker nothing is checked."""
+
+    rules: Path | None = None
+    checker: str | None = None
+    """MODULE:ATTR."""
+    timeout_s: float = 1.0
+    """What one check may take."""
+    on_failure: OnFailure = OnFailure.CLOSED
+    """What an exception or a timeout in a checker means for the request."""
+
+    def __post_init__(self) -> None:
+        require(self.checker is None or ":" in self.checker, "safety_checker", self.checker, "MODULE:ATTR")
+        require_between("safety_timeout", self.timeout_s, 0.001, 60.0, "seconds")
+
+    @property
+    def is_on(self) -> bool:
+        return self.rules is not None or self.checker is not None
+
+
+class IdempotencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Answers that are kept for callers who ask again with the same Idempotency-Key (SPEC S4)."""
+
+    redis_url: str | None = None
+    """Where gateways share them; None keeps them in this process."""
+    redis_timeout_s: float = 0.5
+    keep_s: float = 86_400.0
+    max_answers: int = 100_000
+    max_bytes: int = 256 * 2**20
+    """Of answers kept in this process; the oldest go first."""
+    wait_s: float = 10.0
+    """How long the same request waits for an answer that is being made; then it is told to come back."""
+
+    def __post_init__(self) -> None:
+        require_between("idempotency_keep", self.keep_s, 1.0, 30 * 86_400.0, "seconds")
+        require_between("idempotency_answers", self.max_answers, 1, 10_000_000)
+        require_between("idempotency_bytes", self.max_bytes, 1_000_000, 2**40, "bytes")
+        require_between("idempotency_wait", self.wait_s, 0.0, 3600.0, "seconds")
+
+
+class UsageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The usage log (SPEC S5.3)."""
+
+    directory: Path | None = None
+    """None keeps no log."""
+    segment_bytes: int = 64 * 2**20
+    """A segment that has grown so large is followed by another one."""
+    on_failure: OnFailure = OnFailure.OPEN
+    """When a record cannot be written (the disk is full). Open: answers go on, and what is not recorded is counted and alarmed.
+    Closed: an answer without its record is not given, and new requests are refused."""
+
+    def __post_init__(self) -> None:
+        require_between("usage_segment_bytes", self.segment_bytes, 4096, 2**40, "bytes")
