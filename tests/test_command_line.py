@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import batcher.__main__ as command_line
-from batcher.config import Device, Dtype, Isolation, KvMode, Mode, PolicyName, Switch
+from batcher.config import Device, Dtype, Isolation, KvMode, Mode, OnFailure, PolicyName, Switch, TokenEstimate
 from batcher.settings import Settings
 from batcher.settings.telling import Panel
 from tests.service.process import serve_process
@@ -59,7 +59,7 @@ def test_every_flag_is_a_key_of_the_file() -> None:
     assert flags <= set(Settings.__struct_fields__)
 
 
-FLAGS = {
+FLAGS: dict[str, tuple[str, str, Any]] = {
     "--mode": ("continuous", "mode", Mode.CONTINUOUS),
     "--backend": ("m:a", "backend", "m:a"),
     "--workers": ("3", "workers", 3),
@@ -74,6 +74,17 @@ FLAGS = {
     "--drain-deadline": ("0", "drain_deadline", 0.0),
     "--max-body-bytes": ("100", "max_body_bytes", 100),
     "--simulated-poison": ("BOOM", "simulated_poison", "BOOM"),
+    "--keys-file": ("keys.toml", "keys_file", Path("keys.toml")),
+    "--open-metrics": ("on", "open_metrics", Switch.ON),
+    "--token-estimate": ("exact", "token_estimate", TokenEstimate.EXACT),
+    "--redis": ("redis://cache:6379/1", "redis", "redis://cache:6379/1"),
+    "--redis-failure": ("open", "redis_failure", OnFailure.OPEN),
+    "--safety-rules": ("rules.toml", "safety_rules", Path("rules.toml")),
+    "--safety-checker": ("m:a", "safety_checker", "m:a"),
+    "--safety-failure": ("open", "safety_failure", OnFailure.OPEN),
+    "--usage-dir": ("usage", "usage_dir", Path("usage")),
+    "--usage-failure": ("closed", "usage_failure", OnFailure.CLOSED),
+    "--request-log": ("off", "request_log", Switch.OFF),
     "--log-level": ("error", "log_level", "error"),
 }
 
@@ -82,7 +93,7 @@ FLAGS = {
 def test_a_flag_reaches_its_setting(monkeypatch: pytest.MonkeyPatch, served: list[Settings], flag: str) -> None:
     text, name, value = FLAGS[flag]
     assert type_in(monkeypatch, "serve", flag, text) == 0
-    assert served == [Settings(**{name: value})]  # type: ignore[arg-type]
+    assert served == [Settings(**{name: value})]
 
 
 def test_the_flags_of_continuous_mode_reach_their_settings(monkeypatch: pytest.MonkeyPatch, served: list[Settings]) -> None:
@@ -200,9 +211,10 @@ def test_help_tells_of_every_command() -> None:
 def test_the_help_of_serve_groups_its_flags_and_tells_their_defaults() -> None:
     told = run("-m", "batcher", "serve", "--help", env={**os.environ, "COLUMNS": "200"}).stdout
     at = [told.index(f" {panel.value} ") for panel in Panel]
-    assert at == sorted(at)
-    flags = {name: told.index(f"--{name.replace('_', '-')} ") for name in ("port", "workers", "kv", "simulated_seed")}
-    assert at[0] < flags["port"] < at[1] < flags["workers"] < at[2] < flags["kv"] < at[3] < flags["simulated_seed"] < at[4]
+    names = ("port", "usage_dir", "workers", "kv", "simulated_seed", "simulated_answer")
+    flags_at = [told.index(f"--{name.replace('_', '-')} ") for name in names]
+    panel_then_flag = [place for pair in zip(at, flags_at, strict=True) for place in pair]
+    assert panel_then_flag == sorted(panel_then_flag)
     assert told.count("[default: ") == len(inspect.signature(command_line.serve).parameters) - 1
     assert "Number of GPUs.  [default: 16; for the backend generate 1]" in told
 

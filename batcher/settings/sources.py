@@ -40,13 +40,18 @@ def load_settings(
         merged = {**GENERATE_DEFAULTS, **merged}
     try:
         # Not strict: the environment has only strings.
-        return msgspec.convert(merged, Settings, strict=False)
+        return msgspec.convert(merged, Settings, strict=False, dec_hook=_to_path)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(error, merged, origins)) from error
 
 
-_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "array": "a list", "object": "a table"}
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "array": "a list", "object": "a table", "Path": "a path"}
 """What msgspec's names of types mean to somebody who writes a file."""
+
+
+def _to_path(kind: type, value: object) -> object:
+    """Settings have one type that msgspec does not know. What is returned unchanged it refuses itself, by its name."""
+    return Path(value) if kind is Path and isinstance(value, str) and value else value
 
 
 def _require_known(key: str, origin: str) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from batcher.config import Device, Dtype, Isolation, KvMode, Mode, PolicyName, Switch
+from batcher.config import Device, Dtype, Isolation, KvMode, LimitMode, Mode, OnFailure, PolicyName, Switch, TokenEstimate
 from batcher.settings import Settings
 
 EXAMPLES: dict[str, Any] = {
@@ -26,6 +26,18 @@ EXAMPLES: dict[str, Any] = {
     "kv_memory": 0.5,
     "max_model_len": 1000,
     "simulated_answer": "repeat",
+    "keys_file": Path("keys.toml"),
+    "open_metrics": Switch.ON,
+    "token_estimate": TokenEstimate.EXPECTED,
+    "redis": "redis://localhost:6379/1",
+    "redis_failure": OnFailure.OPEN,
+    "limit_mode": LimitMode.LEASE,
+    "safety_rules": Path("rules.toml"),
+    "safety_checker": "m:a",
+    "safety_failure": OnFailure.OPEN,
+    "usage_dir": Path("usage"),
+    "usage_failure": OnFailure.CLOSED,
+    "request_log": Switch.OFF,
 }
 """A value of a setting. Other numbers get one more than their default, or its double."""
 
@@ -35,6 +47,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("prefill_stretch", "max_num_seqs", "kv_blocks", "kv_memory", "max_model_len"), CONTINUOUS),
     "simulated_time_scale": {**CONTINUOUS, "model": "simulated"},
     "simulated_answer": {**CONTINUOUS, "model": "simulated"},
+    "limit_mode": {"redis": "redis://localhost"},
 }
 """What must be set for another setting to have an effect."""
 

@@ -4,10 +4,10 @@ import pytest
 
 from batcher.errors import ConfigError
 from batcher.settings import load_settings
-from tests.settings.examples import COMPANIONS, CONTINUOUS, NAMES, example
+from tests.settings.examples import COMPANIONS, CONTINUOUS, example
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in COMPANIONS and name != "replicas"])
+@pytest.mark.parametrize("name", [name for name, others in COMPANIONS.items() if "mode" in others and name != "replicas"])
 def test_a_setting_of_continuous_mode_is_refused_in_batch_mode(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is for .*; the mode is batch, and the backend is 'simulated'"):
         load_settings(flags={name: example(name)})

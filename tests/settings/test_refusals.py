@@ -9,7 +9,7 @@ from batcher.errors import ConfigError
 from batcher.settings import load_settings
 from tests.settings.examples import COMPANIONS, CONTINUOUS, NAMES, example, write
 
-NUMBERS = [name for name in NAMES if not isinstance(example(name), str) and not name.startswith("simulated_")]
+NUMBERS = [name for name in NAMES if not isinstance(example(name), str | Path) and not name.startswith("simulated_")]
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -15,6 +15,7 @@ def test_every_setting_has_a_panel_and_a_default_in_words(name: str) -> None:
     has_effect = {mode: name not in dict(foreign(mode, "simulated", "simulated")) for mode in Mode}
     expected = {
         Panel.BOTH: {Mode.BATCH: True, Mode.CONTINUOUS: True},
+        Panel.FRONT: {Mode.BATCH: True, Mode.CONTINUOUS: True},
         Panel.BATCH: {Mode.BATCH: True, Mode.CONTINUOUS: False},
         Panel.CONTINUOUS: {Mode.BATCH: False, Mode.CONTINUOUS: True},
         Panel.SIMULATED_GPU: {Mode.BATCH: True, Mode.CONTINUOUS: False},
