@@ -64,6 +64,7 @@ def serve(
     usage_dir: Annotated[Path | None, _flag("usage_dir", "Folder of the usage log.")] = None,
     usage_failure: Annotated[OnFailure | None, _flag("usage_failure", "When it cannot be written: go on, or refuse.")] = None,
     request_log: Annotated[Switch | None, _flag("request_log", "One line in the log for each request.")] = None,
+    tracing: Annotated[Switch | None, _flag("tracing", "Spans for OpenTelemetry; OTEL_* variables say where to.")] = None,
     log_level: Annotated[str | None, _flag("log_level", "debug, info, warning or error.")] = None,
     backend: Annotated[str | None, _flag("backend", "simulated, generate, or MODULE:ATTR that is a run_batch.")] = None,
     workers: Annotated[int | None, _flag("workers", "Number of GPUs.")] = None,

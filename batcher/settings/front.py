@@ -43,6 +43,8 @@ class FrontSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     usage_failure: OnFailure = OnFailure.OPEN
     request_log: Switch = Switch.ON
     """One line for each request."""
+    tracing: Switch = Switch.OFF
+    """Spans of OpenTelemetry for each request, sent as the environment's OTEL_* variables say."""
 
     def limits(self) -> LimitsConfig:
         return LimitsConfig(

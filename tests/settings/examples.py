@@ -38,6 +38,7 @@ EXAMPLES: dict[str, Any] = {
     "usage_dir": Path("usage"),
     "usage_failure": OnFailure.CLOSED,
     "request_log": Switch.OFF,
+    "tracing": Switch.ON,
 }
 """A value of a setting. Other numbers get one more than their default, or its double."""
 
