@@ -15,6 +15,34 @@ class Route(StrEnum):
     CHAT = "/v1/chat/completions"
 
 
+class Refused(StrEnum):
+    """What stood in a request's way; a label of metrics. Each says of whom more is needed: the caller's limit, our machines, or
+    the caller's own request."""
+
+    RATE_REQUESTS = "rate_requests"
+    """The key's or the tier's limit of requests."""
+    RATE_TOKENS = "rate_tokens"
+    """Likewise of tokens."""
+    LIMITS_AWAY = "limits_away"
+    """The store of the limits could not be asked."""
+    CAPACITY = "capacity"
+    """The estimated wait, or a queue or a table that is full."""
+    SHED = "shed"
+    """The dynamic throttle: this key is among those that are refused while the overload lasts."""
+    SHUTDOWN = "shutdown"
+    SAFETY = "safety"
+    """The input did not pass; an answer that was stopped is none of these."""
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    IDEMPOTENCY = "idempotency"
+    """The same key's answer is still being made, or belongs to another body."""
+    TOO_LARGE = "too_large"
+    TOO_SLOW = "too_slow"
+    """The body did not arrive in time."""
+    INVALID = "invalid"
+    """Whatever else nobody could accept: no such route, method or model, no sense."""
+
+
 class UsageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One line of the usage log (SPEC S5.3): what was delivered to whom, which is what is billed."""
 
@@ -59,8 +87,14 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     model: str = ""
     error: str = ""
     """The wire type of the error that was told."""
+    refused: str = ""
+    """A Refused, where the status alone does not tell which."""
+    is_replayed: bool = False
+    """Whether a kept answer was given again: its tokens were counted and billed when it was made."""
     is_streamed: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
     ttft_s: float | None = None
     trace_id: str = ""
+    own_id: str = ""
+    """The id that the caller chose, out of A-Za-z0-9._- and at most 128 of them."""
