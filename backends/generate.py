@@ -46,7 +46,8 @@ class _Generation:
         self.num_sampled = 0
         self.text = bytearray()
         self.finish: FinishReason | None = None
-        self._stops = [text.encode() for text in wanted.stop_sequences]
+        self.stopped_by: str | None = None
+        self._stops = [(text.encode(), text) for text in wanted.stop_sequences]
 
     @property
     def num_blocks(self) -> int:
@@ -59,29 +60,30 @@ class _Generation:
         self.text += data
         if is_stop:
             self.finish = FinishReason.END_TURN
-        elif (cut := self._find_stop(num_old)) is not None:
-            del self.text[cut:]
+        elif (found := self._find_stop(num_old)) is not None:
+            begin, self.stopped_by = found
+            del self.text[begin:]
             self.finish = FinishReason.STOP_SEQUENCE
         elif self.num_sampled == self.wanted.max_tokens:
             self.finish = FinishReason.MAX_TOKENS
         else:
             self.unseen = [token]
 
-    def _find_stop(self, num_old: int) -> int | None:
-        """Where the stop sequence begins that ends first; of those that end together the longest."""
+    def _find_stop(self, num_old: int) -> tuple[int, str] | None:
+        """Where the stop sequence begins that ends first, and which it is; of those that end together the longest."""
         found = []
-        for stop in self._stops:
+        for stop, text in self._stops:
             begin = self.text.find(stop, max(0, num_old - len(stop) + 1))
             if begin >= 0:
-                found.append((begin + len(stop), begin))
-        return min(found)[1] if found else None
+                found.append((begin + len(stop), begin, text))
+        return min(found)[1:] if found else None
 
     def output(self) -> str:
         assert self.finish is not None
         text = self.text.decode("utf-8", "replace")
         if self.is_plain:
             return text
-        return encode_output(GenerateOutput(text, self.finish, Usage(len(self.prompt), self.num_sampled)))
+        return encode_output(GenerateOutput(text, self.finish, Usage(len(self.prompt), self.num_sampled), self.stopped_by))
 
 
 class GenerateBackend:

@@ -25,6 +25,8 @@ class GenerateOutput(msgspec.Struct, frozen=True):
     text: str
     finish: FinishReason
     usage: Usage
+    stop_sequence: str | None = None
+    """The one that ended it, if one did."""
 
 
 _encoder = msgspec.json.Encoder()

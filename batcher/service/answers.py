@@ -105,7 +105,7 @@ class Answers:
         if stream.stopped:
             finish = FinishReason.STOP_SEQUENCE
         if finish is not None:
-            events.append((effect.sequence_id, Finished(text, finish, answer.usage())))
+            events.append((effect.sequence_id, Finished(text, finish, answer.usage(), stream.stopped_by)))
         elif text:
             events.append((effect.sequence_id, Delta(text, answer.num_tokens - answer.num_told)))
             answer.num_told = answer.num_tokens

@@ -57,7 +57,7 @@ def _generated(end: End) -> Iterator[Event]:
     except ValueError:
         yield Failed(Outcome.FAILED, InputFailed("the backend's answer could not be read"), NO_USAGE)
         return
-    yield from _whole(output.text, output.finish, output.usage)
+    yield from _whole(output.text, output.finish, output.usage, output.stop_sequence)
 
 
 class TextAnswerer:
@@ -75,8 +75,8 @@ class TextAnswerer:
 
         def on_end(end: End) -> None:
             if isinstance(end, Answer):
-                text, finish, num_tokens = cut(end.output, conversation.max_tokens, conversation.stop_sequences)
-                for event in _whole(text, finish, Usage(num_bytes, num_tokens)):
+                text, finish, stop, num_tokens = cut(end.output, conversation.max_tokens, conversation.stop_sequences)
+                for event in _whole(text, finish, Usage(num_bytes, num_tokens), stop):
                     on_event(event)
             else:
                 on_event(Failed(end.outcome, end.error, NO_USAGE))
@@ -87,23 +87,23 @@ class TextAnswerer:
         self._driver.cancel(number)
 
 
-def _whole(text: str, finish: FinishReason, usage: Usage) -> Iterator[Event]:
+def _whole(text: str, finish: FinishReason, usage: Usage, stop_sequence: str | None) -> Iterator[Event]:
     if text:
         yield Delta(text, usage.output_tokens)
-    yield Finished("", finish, usage)
+    yield Finished("", finish, usage, stop_sequence)
 
 
-def cut(output: str, max_tokens: int, stop_sequences: tuple[str, ...]) -> tuple[str, FinishReason, int]:
-    """The text to deliver, why it ends, and its tokens, which are bytes, a stop sequence's among them.
+def cut(output: str, max_tokens: int, stop_sequences: tuple[str, ...]) -> tuple[str, FinishReason, str | None, int]:
+    """The text to deliver, why it ends, by which stop sequence, and its tokens: bytes, a stop sequence's among them.
 
     At most max_tokens bytes of whole characters, and nothing from the stop sequence on that ends first (of those that end
     together, the longest).
     """
     data = output.encode()
     text = data[:max_tokens].decode("utf-8", "ignore")
-    found = [(begin + len(stop), begin) for stop in stop_sequences if (begin := text.find(stop)) >= 0]
+    found = [(begin + len(stop), begin, stop) for stop in stop_sequences if (begin := text.find(stop)) >= 0]
     if found:
-        end, begin = min(found)
-        return text[:begin], FinishReason.STOP_SEQUENCE, len(text[:end].encode())
+        end, begin, stop = min(found)
+        return text[:begin], FinishReason.STOP_SEQUENCE, stop, len(text[:end].encode())
     finish = FinishReason.MAX_TOKENS if len(data) > max_tokens else FinishReason.END_TURN
-    return text, finish, len(text.encode())
+    return text, finish, None, len(text.encode())

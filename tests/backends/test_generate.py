@@ -56,7 +56,7 @@ def test_a_conversation_is_answered_with_text_reason_and_usage() -> None:
     assert [decode_output(outputs[index]) for index in (0, 2, 3)] == [
         GenerateOutput("hello", FinishReason.END_TURN, Usage(8, 6)),
         GenerateOutput("hel", FinishReason.MAX_TOKENS, Usage(8, 3)),
-        GenerateOutput("hel", FinishReason.STOP_SEQUENCE, Usage(14, 7)),
+        GenerateOutput("hel", FinishReason.STOP_SEQUENCE, Usage(14, 7), "lo w"),
     ]
 
 
@@ -163,7 +163,7 @@ def test_a_model_that_cannot_be_is_refused_at_birth() -> None:
 def test_documents_come_back_as_they_were() -> None:
     asked = GenerateInput((Message("user", "\0ü\U0001f600"),), 7, Sampling(0.5, 0.9, 3, 2**63 - 1), ("a", "b"))
     assert decode_input(encode_input(asked)) == asked
-    answered = GenerateOutput("ü", FinishReason.STOP_SEQUENCE, Usage(0, 0))
+    answered = GenerateOutput("ü", FinishReason.STOP_SEQUENCE, Usage(0, 0), "\0")
     assert decode_output(encode_output(answered)) == answered
 
 

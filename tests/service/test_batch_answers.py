@@ -21,20 +21,20 @@ GENERATE = {"backend": "generate", "model": "simulated", "simulated_time_scale":
 @pytest.mark.parametrize(
     ("output", "max_tokens", "stops", "expected"),
     [
-        ("hello", 5, (), ("hello", "end_turn", 5)),
-        ("hello", 4, (), ("hell", "max_tokens", 4)),
-        ("", 1, (), ("", "end_turn", 0)),
-        ("aé", 2, (), ("a", "max_tokens", 1)),
-        ("aé", 3, (), ("aé", "end_turn", 3)),
-        ("\U0001f600", 3, (), ("", "max_tokens", 0)),
-        ("hello", 9, ("l",), ("he", "stop_sequence", 3)),
-        ("hello", 4, ("lo",), ("hell", "max_tokens", 4)),
-        ("hello", 5, ("lo", "o", "llo"), ("he", "stop_sequence", 5)),
-        ("héllo", 9, ("é",), ("h", "stop_sequence", 3)),
+        ("hello", 5, (), ("hello", "end_turn", None, 5)),
+        ("hello", 4, (), ("hell", "max_tokens", None, 4)),
+        ("", 1, (), ("", "end_turn", None, 0)),
+        ("aé", 2, (), ("a", "max_tokens", None, 1)),
+        ("aé", 3, (), ("aé", "end_turn", None, 3)),
+        ("\U0001f600", 3, (), ("", "max_tokens", None, 0)),
+        ("hello", 9, ("l",), ("he", "stop_sequence", "l", 3)),
+        ("hello", 4, ("lo",), ("hell", "max_tokens", None, 4)),
+        ("hello", 5, ("lo", "o", "llo"), ("he", "stop_sequence", "llo", 5)),
+        ("héllo", 9, ("é",), ("h", "stop_sequence", "é", 3)),
     ],
 )
 def test_the_output_is_cut_by_whole_characters(
-    output: str, max_tokens: int, stops: tuple[str, ...], expected: tuple[str, str, int]
+    output: str, max_tokens: int, stops: tuple[str, ...], expected: tuple[str, str, str | None, int]
 ) -> None:
     assert cut(output, max_tokens, stops) == expected
 

@@ -91,8 +91,10 @@ def test_a_stop_string_ends_the_answer_before_it_and_its_tokens_are_billed(depth
     assert bench.told[1].text == "one STO two "
     finished = bench.told[1].finished
     assert finished.finish is FinishReason.STOP_SEQUENCE
+    assert finished.stop_sequence == "STOP"
     assert finished.usage.output_tokens == len("one STO two STOP")
     assert bench.told[2].text == "one STO two STOP three"
+    assert bench.told[2].finished.stop_sequence is None
 
 
 def test_a_stop_string_in_the_very_last_token_counts() -> None:
