@@ -1,0 +1,46 @@
+"""What a store of idempotent requests promises: who answers which request, and the answers kept."""
+
+from typing import Protocol
+
+import msgspec
+
+CLAIM_S = 15.0
+"""A claim whose holder does not renew it ends after so long: its process died, and the next caller may run the request."""
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """The request is the holder's to answer."""
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """Another holder is answering this very request."""
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """The scope is held by, or has the answer of, a request with another body."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """It was answered before."""
+
+    reply: bytes
+    """As it was given to `keep`."""
+
+
+class ClaimStore(Protocol):
+    """Who answers which request, and the answers kept. Every method raises ServiceError while the store is away.
+
+    `scope` and `body` are hexadecimal digests; `holder` is unique for each attempt. Calls of a holder that has no claim (any
+    more) change nothing.
+    """
+
+    async def claim(self, scope: str, body: str, holder: str) -> Claimed | InFlight | Mismatch | Kept:
+        """Takes the claim in one atomic step, or says why not. A claim ends by itself CLAIM_S after it was taken or renewed."""
+
+    async def renew(self, scope: str, holder: str) -> None: ...
+
+    async def keep(self, scope: str, holder: str, reply: bytes) -> None:
+        """Ends the claim; the answer is kept for `keep_s`."""
+
+    async def release(self, scope: str, holder: str) -> None:
+        """Ends the claim; nothing is kept."""

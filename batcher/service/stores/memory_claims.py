@@ -1,0 +1,102 @@
+"""Idempotent requests of one gateway: who answers which, and the answers kept, in memory.
+
+A restart forgets all of it, so a request that was answered just before may run again; the usage log tells by its digest that it
+is one request (`UsageRecord.idempotency`). Gateways that share keys need a store that they share.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from batcher.config import IdempotencyConfig
+from batcher.service.claims import Claimed, InFlight, Kept, Mismatch
+
+_ANSWER_OVERHEAD = 600
+"""Bytes of memory that an answer costs beside its reply: two digests, the entry and its place in the table."""
+
+_MAX_EXPIRED = 8
+"""Answers dropped in one call: more than are added in one, so that none piles up, and few enough that no caller waits."""
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    body: str
+    holder: str
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    body: str
+    reply: bytes
+    expires_at: float
+
+
+class MemoryClaimsStatistics(msgspec.Struct, frozen=True):
+    num_claims: int
+    num_answers: int
+    num_bytes: int
+
+
+class MemoryClaims:
+    """A ClaimStore. Every call takes constant time and never waits, so each is atomic.
+
+    Claims do not expire: who holds one is a part of this process and ends its claim whatever happens, and a loop that stood
+    still for a while must not let a second one in. Answers are in the order in which they expire, which is the order in which
+    they were kept.
+    """
+
+    def __init__(self, config: IdempotencyConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._claims: dict[str, _Claim] = {}
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._num_bytes = 0
+
+    async def claim(self, scope: str, body: str, holder: str) -> Claimed | InFlight | Mismatch | Kept:
+        now = self._clock()
+        self._drop_expired(now)
+        answer = self._answers.get(scope)
+        if answer is not None and answer.expires_at > now:
+            return Kept(answer.reply) if answer.body == body else Mismatch()
+        claim = self._claims.get(scope)
+        if claim is not None:
+            return InFlight() if claim.body == body else Mismatch()
+        if answer is not None:
+            self._drop(scope)
+        self._claims[scope] = _Claim(body, holder)
+        return Claimed()
+
+    async def renew(self, scope: str, holder: str) -> None:
+        """Nothing: claims here do not expire."""
+
+    async def keep(self, scope: str, holder: str, reply: bytes) -> None:
+        claim = self._end(scope, holder)
+        num_bytes = len(reply) + _ANSWER_OVERHEAD
+        if claim is None or num_bytes > self._config.max_bytes:
+            return
+        while self._answers and (
+            len(self._answers) >= self._config.max_answers or self._num_bytes + num_bytes > self._config.max_bytes
+        ):
+            self._drop(next(iter(self._answers)))
+        self._answers[scope] = _Answer(claim.body, reply, self._clock() + self._config.keep_s)
+        self._num_bytes += num_bytes
+
+    async def release(self, scope: str, holder: str) -> None:
+        self._end(scope, holder)
+
+    def statistics(self) -> MemoryClaimsStatistics:
+        return MemoryClaimsStatistics(len(self._claims), len(self._answers), self._num_bytes)
+
+    def _end(self, scope: str, holder: str) -> _Claim | None:
+        claim = self._claims.get(scope)
+        return self._claims.pop(scope) if claim is not None and claim.holder == holder else None
+
+    def _drop_expired(self, now: float) -> None:
+        for _ in range(_MAX_EXPIRED):
+            scope = next(iter(self._answers), None)
+            if scope is None or self._answers[scope].expires_at > now:
+                return
+            self._drop(scope)
+
+    def _drop(self, scope: str) -> None:
+        self._num_bytes -= len(self._answers.pop(scope).reply) + _ANSWER_OVERHEAD
