@@ -1,4 +1,4 @@
-"""What is counted of every request of the computing routes, whatever the mode: as its caller saw it, from the headers to the end.
+"""What is counted of every request of the computing routes, whatever the mode: as its caller saw it, from headers to end.
 
 The meters of the two modes (`meters.py`, `generation_meters.py`) see a request only once it was let in, and measure what the
 machines do. These see the refused ones too, and what the stages before and after the machines cost. Labels are closed sets made
@@ -43,8 +43,8 @@ class AnswerMeters:
 
     def __init__(self) -> None:
         self.ttft_s = Histogram(GENERATION_BOUNDS_S)
-        """From the headers to the first text. Whole answers only, as the next: a quick refusal must not look like a quick answer,
-        nor one that broke off like a whole one (CASES B95)."""
+        """From the headers to the first text. Whole answers only, as the next: a quick refusal must not look like a quick
+        answer, nor one that broke off like a whole one (CASES B95)."""
         self.e2e_s = Histogram(GENERATION_BOUNDS_S)
         self.input_tokens = 0
         """Delivered and billed, whole answer or not; so the next. Of `POST /v1/run`, bytes."""
