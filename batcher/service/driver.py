@@ -92,13 +92,19 @@ class Driver:
             self._end(Refuse(request, refusal.outcome, refusal.error))
         return request.id
 
-    def cancel(self, request_id: int) -> None:
-        """The caller is gone: `on_end` will not be called. Nothing happens if it was."""
+    def cancel(self, request_id: int) -> bool:
+        """The caller is gone: `on_end` will not be called; nothing happens if it was. Whether a worker was sent its input."""
         waiter = self._waiters.pop(request_id, None)
+        has_left = waiter is not None and self._dispatcher.has_left(request_id)
         if waiter is not None:
             self._meters.tiers[waiter[0].tier].outcomes[Outcome.CANCELLED] += 1
             self._decide(lambda: self._withdraw(request_id))
             self._note_idle()
+        return has_left
+
+    def is_live(self, request_id: int) -> bool:
+        """Whether its caller still waits."""
+        return request_id in self._waiters
 
     @property
     def num_live(self) -> int:

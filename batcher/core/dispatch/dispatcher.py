@@ -103,6 +103,11 @@ class Dispatcher:
             effects.append(no_room(other, self._tiers.num_waiting, self.capacity_rate))
         return self._dispatch(effects, now=now)
 
+    def has_left(self, request_id: int) -> bool:
+        """Whether a live request has been sent to a worker."""
+        request = self._live.find(request_id)
+        return request is not None and not self._tiers.is_waiting(request)
+
     def cancel(self, request_id: int) -> bool:
         """Its caller is gone: it never runs, or its output is dropped. False if it had ended, for the two may cross."""
         if (request := self._live.find(request_id)) is None:
