@@ -1,12 +1,91 @@
-"""What a JSON decoder says about a body, in words for whoever sent it."""
+"""What the grammars of bodies have in common: how a body is read, what is said of one that is wrong, and fields that mean the
+same everywhere.
+
+What a grammar publishes and this service does not do is written into the body's type, as the only values that ask for nothing
+(`tools` may be an empty list): the decoder refuses the rest while it reads, and no code has to look for it afterwards.
+"""
+
+import random
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
+from msgspec import Meta
+
+from batcher.errors import InvalidRequest
+
+T = TypeVar("T")
 
 _MAX_CHARS = 200
 """The decoder's words may quote a field's name, which may be as long as a body."""
 
+MAX_SEED = 2**63 - 1
+
+_MAX_INTEGER = 2**53
+"""The largest whole number that every JSON reader agrees on; what the model's context allows is far less."""
+
+MAX_STOP_SEQUENCES = 16
+"""Each is looked for at every character of the answer."""
+
+MaxTokens = Annotated[int, Meta(ge=1, le=_MAX_INTEGER)]
+TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+TopK = Annotated[int, Meta(ge=0, le=_MAX_INTEGER)]
+StopSequence = Annotated[str, Meta(min_length=1, max_length=256)]
+"""As much text may be held back from a stream while it could still become the stop sequence."""
+NoItems = Annotated[list[None], Meta(max_length=0)]
+
+_PATH = re.compile(r" - at `\$\.(\w+)[^`]*`\Z")
+
+
+class NoFields(msgspec.Struct, forbid_unknown_fields=True):
+    """An object that asks for nothing."""
+
+
+class HasText(Protocol):
+    @property
+    def text(self) -> str: ...
+
 
 def explain(error: msgspec.DecodeError) -> str:
+    """What a JSON decoder says about a body, in words for whoever sent it."""
     text = str(error)
     # The decoder's words for a lone surrogate escape, too.
     return "it ends early, or a \\u escape is half a character" if text == "Input data was truncated" else text[:_MAX_CHARS]
+
+
+def decode_body(
+    decoder: msgspec.json.Decoder[T], body: bytes | bytearray, *, example: str, hint: Callable[[str], str | None]
+) -> T:
+    """Raises InvalidRequest for whatever is not exactly such a body; `hint` may have better words than the decoder's.
+
+    Text that has no UTF-8 form (lone surrogates, overlong bytes) is refused here, before it can meet a tokenizer.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        text = explain(error)
+        raise InvalidRequest(f"invalid body: {hint(text) or text}") from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"the body must be a JSON object like {example}: {explain(error)}") from None
+    except RecursionError:
+        raise InvalidRequest(f"the body is nested too deeply: it must be a JSON object like {example}") from None
+
+
+def find_unsupported(text: str, names: Collection[str]) -> str | None:
+    """Words for a field that the grammar publishes and this service does not do, if the decoder's words are about one."""
+    path = _PATH.search(text)
+    return f"{path[1]} is not supported here with such a value: {text}" if path is not None and path[1] in names else None
+
+
+def join_text(content: str | Iterable[HasText], where: str) -> str:
+    """A turn's text: its parts, with nothing between them. Raises InvalidRequest if there is none; `where` names it."""
+    text = content if isinstance(content, str) else "".join(part.text for part in content)
+    if not text:
+        raise InvalidRequest(f"invalid body: the content of {where} is empty")
+    return text
+
+
+def draw_seed() -> int:
+    """For a caller who gave none: only then is the answer another one each time."""
+    return random.getrandbits(63)

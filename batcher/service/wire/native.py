@@ -1,30 +1,35 @@
 """The native grammar of `POST /v1/messages` (SPEC S4): a body to a Conversation, an answer to a document or to events.
 
-    stream:       message_start {id, model} · content_delta {text} · message_stop {stop_reason, usage}    or error, at any time
-    not streamed: {id, content, stop_reason, usage}
-
-Other vendors' grammars are modules of their own beside this one, with the same functions.
+stream:       message_start {id, model} · content_delta {text} · message_stop {stop_reason, usage}    or error, at any time
+not streamed: {id, content, stop_reason, usage}
 """
 
-import random
+from collections.abc import Mapping
+from math import ceil
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from batcher.errors import InvalidRequest, ServiceError
+from batcher.core.admission.reservation import Standing
+from batcher.errors import ServiceError
 from batcher.service.conversation import Conversation
-from batcher.service.wire.decoding import explain
-from batcher.service.wire.replies import encode_error
+from batcher.service.wire import replies
+from batcher.service.wire.decoding import (
+    MAX_SEED,
+    MAX_STOP_SEQUENCES,
+    MaxTokens,
+    StopSequence,
+    TopK,
+    TopP,
+    decode_body,
+    draw_seed,
+    join_text,
+)
+from batcher.service.wire.dialect import AnswerHead
+from batcher.service.wire.events import named_event
+from batcher.service.wire.replies import Reply, encode_error, ratelimit_headers
 from batcher.types import FinishReason, Message, Sampling, Usage
-
-_MAX_STOP_SEQUENCES = 16
-"""Each is looked for at every character of the answer."""
-_MAX_STOP_CHARS = 256
-"""As much text may be held back from a stream while it could still become the stop sequence."""
-_MAX_SEED = 2**63 - 1
-_MAX_TOKENS = 2**53
-"""The largest whole number that every JSON reader agrees on; what the model's context allows is far less."""
 
 _EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}], "max_tokens": 100}'
 
@@ -41,14 +46,12 @@ class _Turn(msgspec.Struct, forbid_unknown_fields=True):
 class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str
     messages: Annotated[list[_Turn], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1, le=_MAX_TOKENS)]
+    max_tokens: MaxTokens
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] = 1.0
-    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    top_k: Annotated[int, Meta(ge=0, le=_MAX_TOKENS)] = 0
-    stop_sequences: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=_MAX_STOP_CHARS)]], Meta(max_length=_MAX_STOP_SEQUENCES)
-    ] = []
-    seed: Annotated[int, Meta(ge=0, le=_MAX_SEED)] | None = None
+    top_p: TopP = 1.0
+    top_k: TopK = 0
+    stop_sequences: Annotated[list[StopSequence], Meta(max_length=MAX_STOP_SEQUENCES)] = []
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] | None = None
     stream: bool = False
 
 
@@ -76,48 +79,92 @@ class _Stop(msgspec.Struct, tag="message_stop"):
 _decoder = msgspec.json.Decoder(_Body)
 _encoder = msgspec.json.Encoder()
 
+_PING = named_event(b"ping", b'{"type":"ping"}')
+"""Says that the stream lives, to proxies that cut what is silent for a minute."""
+
+
+def _hint(text: str) -> str | None:
+    if text.endswith("missing required field `max_tokens`"):
+        return "max_tokens is required: it is the most tokens that the answer may have, and capacity is reserved with it"
+    if text.endswith("unknown field `system`"):
+        return text + ': a system prompt is a message, the first one: {"role": "system", "content": "..."}'
+    if text.endswith(".role`"):
+        return text + ": it must be system, user or assistant"
+    return None
+
+
+class _Writer:
+    """An EventWriter."""
+
+    def __init__(self, head: AnswerHead) -> None:
+        self._head = head
+
+    def start(self) -> bytes:
+        return named_event(b"message_start", _encoder.encode(_Start(self._head.id, self._head.model)))
+
+    def delta(self, text: str) -> bytes:
+        return named_event(b"content_delta", _encoder.encode(_Delta(text)))
+
+    def stop(self, finish: FinishReason, stop_sequence: str | None, usage: Usage) -> bytes:
+        return named_event(b"message_stop", _encoder.encode(_Stop(finish, usage)))
+
+    def error(self, error: ServiceError) -> bytes:
+        """The body that every error has, as an event."""
+        return named_event(b"error", encode_error(error, self._head.id))
+
+    def ping(self) -> bytes:
+        return _PING
+
+
+class _Native:
+    """A Dialect."""
+
+    name = "native"
+
+    def decode(self, body: bytes) -> Conversation:
+        parsed = decode_body(_decoder, body, example=_EXAMPLE, hint=_hint)
+        return Conversation(
+            model=parsed.model,
+            messages=tuple(
+                Message(turn.role, join_text(turn.content, f"message {number}")) for number, turn in enumerate(parsed.messages)
+            ),
+            max_tokens=parsed.max_tokens,
+            sampling=Sampling(
+                temperature=parsed.temperature,
+                top_p=parsed.top_p,
+                top_k=parsed.top_k,
+                seed=draw_seed() if parsed.seed is None else parsed.seed,
+            ),
+            stop_sequences=tuple(parsed.stop_sequences),
+            is_streamed=parsed.stream,
+        )
+
+    def encode_answer(
+        self, head: AnswerHead, content: str, finish: FinishReason, stop_sequence: str | None, usage: Usage
+    ) -> bytes:
+        return _encoder.encode(_Answer(head.id, content, finish, usage))
+
+    def open_stream(self, head: AnswerHead, conversation: Conversation) -> _Writer:
+        return _Writer(head)
+
+    def error_reply(self, error: ServiceError, request_id: str) -> Reply:
+        return replies.error_reply(error, request_id)
+
+    def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
+        """`x-ratelimit-limit-requests`, `-remaining-`, `-reset-` (in whole seconds), and the same of tokens."""
+        return ratelimit_headers(standing, lambda seconds: b"%d" % ceil(seconds))
+
+    def request_id_headers(self, request_id: str) -> Mapping[bytes, bytes]:
+        return {}
+
+
+NATIVE = _Native()
+
+# What is used before the dialects are wired.
+
 
 def decode(body: bytes) -> Conversation:
-    """Raises InvalidRequest, in words that name the field, for whatever is not exactly such a body.
-
-    Text that has no UTF-8 form (lone surrogates, overlong bytes) is refused here, before it can meet a tokenizer. Without a
-    seed the caller gets one of its own: only then is the answer another one each time.
-    """
-    try:
-        parsed = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        text = explain(error)
-        if text.endswith("missing required field `max_tokens`"):
-            text = "max_tokens is required: it is the most tokens that the answer may have, and capacity is reserved with it"
-        elif text.endswith("unknown field `system`"):
-            text += ': a system prompt is a message, the first one: {"role": "system", "content": "..."}'
-        elif text.endswith(".role`"):
-            text += ": it must be system, user or assistant"
-        raise InvalidRequest(f"invalid body: {text}") from None
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the body must be a JSON object like {_EXAMPLE}: {explain(error)}") from None
-    except RecursionError:
-        raise InvalidRequest(f"the body is nested too deeply: it must be a JSON object like {_EXAMPLE}") from None
-    return Conversation(
-        model=parsed.model,
-        messages=tuple(_message(turn, number) for number, turn in enumerate(parsed.messages)),
-        max_tokens=parsed.max_tokens,
-        sampling=Sampling(
-            temperature=parsed.temperature,
-            top_p=parsed.top_p,
-            top_k=parsed.top_k,
-            seed=random.getrandbits(63) if parsed.seed is None else parsed.seed,
-        ),
-        stop_sequences=tuple(parsed.stop_sequences),
-        is_streamed=parsed.stream,
-    )
-
-
-def _message(turn: _Turn, number: int) -> Message:
-    content = turn.content if isinstance(turn.content, str) else "".join(block.text for block in turn.content)
-    if not content:
-        raise InvalidRequest(f"invalid body: the content of message {number} is empty")
-    return Message(turn.role, content)
+    return NATIVE.decode(body)
 
 
 def encode_answer(answer_id: str, content: str, finish: FinishReason, usage: Usage) -> bytes:
@@ -125,26 +172,19 @@ def encode_answer(answer_id: str, content: str, finish: FinishReason, usage: Usa
 
 
 def start_event(answer_id: str, model: str) -> bytes:
-    return _event(b"message_start", _encoder.encode(_Start(answer_id, model)))
+    return named_event(b"message_start", _encoder.encode(_Start(answer_id, model)))
 
 
 def delta_event(text: str) -> bytes:
-    return _event(b"content_delta", _encoder.encode(_Delta(text)))
+    return named_event(b"content_delta", _encoder.encode(_Delta(text)))
 
 
 def stop_event(finish: FinishReason, usage: Usage) -> bytes:
-    return _event(b"message_stop", _encoder.encode(_Stop(finish, usage)))
+    return named_event(b"message_stop", _encoder.encode(_Stop(finish, usage)))
 
 
 def error_event(error: ServiceError, request_id: str) -> bytes:
-    """For what goes wrong after the 200 was sent: the body that every error has, as an event."""
-    return _event(b"error", encode_error(error, request_id))
+    return named_event(b"error", encode_error(error, request_id))
 
 
-def _event(name: bytes, data: bytes) -> bytes:
-    """One server-sent event. JSON has no line break outside of its strings, and escapes it inside of them."""
-    return b"event: %b\ndata: %b\n\n" % (name, data)
-
-
-PING_EVENT = _event(b"ping", b'{"type":"ping"}')
-"""Says that the stream lives, to proxies that cut what is silent for a minute."""
+PING_EVENT = _PING

@@ -1,12 +1,13 @@
 """Replies as bytes, the one shape of every error (DESIGN D6), and the headers that decide about either. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from math import inf
 
 import msgspec
 
+from batcher.core.admission.reservation import Standing
 from batcher.errors import ServiceError, ShuttingDown
 
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
@@ -47,10 +48,10 @@ def encode_error(error: ServiceError, request_id: str) -> bytes:
 
 def error_reply(error: ServiceError, request_id: str) -> Reply:
     closes = isinstance(error, ShuttingDown)
-    return Reply(error.status, encode_error(error, request_id), request_id, _error_headers(error), closes)
+    return Reply(error.status, encode_error(error, request_id), request_id, error_headers(error), closes)
 
 
-def _error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
+def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     """Headers that go with an error: when to retry, and whether at all, for official SDKs decide by these."""
     headers = []
     if error.retry_after_s is not None:
@@ -58,6 +59,26 @@ def _error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     if error.status >= 500 or error.status in (408, 409, 422, 429):
         headers.append((b"x-should-retry", b"true" if error.is_retryable else b"false"))
     return headers
+
+
+def ratelimit_headers(standing: Standing, spell_reset: Callable[[float], bytes]) -> list[tuple[bytes, bytes]]:
+    """`x-ratelimit-limit-requests`, `-remaining-` and `-reset-`, and the same of tokens, where there is such a limit."""
+    headers = []
+    for kind, limit, remaining, reset_s in limits_of(standing):
+        headers += [
+            (b"x-ratelimit-limit-" + kind, b"%d" % limit),
+            (b"x-ratelimit-remaining-" + kind, b"%d" % remaining),
+            (b"x-ratelimit-reset-" + kind, spell_reset(reset_s)),
+        ]
+    return headers
+
+
+def limits_of(standing: Standing) -> Iterator[tuple[bytes, int, int, float]]:
+    """(requests or tokens, limit, remaining, seconds until all of it is free), of each limit that there is."""
+    if standing.requests_limit is not None and standing.requests_remaining is not None:
+        yield b"requests", standing.requests_limit, standing.requests_remaining, standing.requests_reset_s
+    if standing.tokens_limit is not None and standing.tokens_remaining is not None:
+        yield b"tokens", standing.tokens_limit, standing.tokens_remaining, standing.tokens_reset_s
 
 
 def find_request_id(headers: Mapping[bytes, bytes]) -> str | None:
