@@ -156,8 +156,8 @@ class _Anthropic:
         return _Writer(head)
 
     def error_reply(self, error: ServiceError, request_id: str) -> Reply:
-        headers = [*error_headers(error), *self.request_id_headers(request_id).items()]
-        return Reply(error.status, _error_body(error, request_id), request_id, headers, isinstance(error, ShuttingDown))
+        body = _error_body(error, request_id)
+        return Reply(error.status, body, request_id, error_headers(error), isinstance(error, ShuttingDown))
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """`anthropic-ratelimit-requests-limit`, `-remaining` and `-reset` (the instant, RFC 3339), and the same of tokens."""

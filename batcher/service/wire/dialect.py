@@ -64,7 +64,8 @@ class Dialect(Protocol):
     def open_stream(self, head: AnswerHead, conversation: Conversation) -> EventWriter: ...
 
     def error_reply(self, error: ServiceError, request_id: str) -> Reply:
-        """An error before anything was sent, with its headers."""
+        """An error before anything was sent, with the headers that say whether and when to try again; those that every reply
+        has (limits, the request's id) are the sender's to add."""
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """The caller's limits; `now` is wall-clock time, in seconds since 1970."""
