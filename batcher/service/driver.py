@@ -12,7 +12,7 @@ from math import inf
 from typing import TypeAlias
 
 from backends.base import BackendFactory
-from batcher.core.admission.gate import Gate
+from batcher.core.admission.gate import Gate, Refusal
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.effects import NOTHING, Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
 from batcher.errors import ConfigError, InputFailed, ServerFault, ServiceError, ShuttingDown
@@ -79,13 +79,7 @@ class Driver:
         if self._has_failed:
             self._end(Refuse(request, Outcome.FAILED, _internal_error()))
             return request.id
-        refusal = self._gate.admit(
-            caller.tier,
-            num_ahead=dispatcher.num_ahead_of(caller.tier, caller.tenant),
-            capacity_rate=dispatcher.capacity_rate,
-            now=now,
-            batch_size=dispatcher.max_batch_size,
-        )
+        refusal = self._ask_gate(caller, is_early=False, now=now)
         if refusal is None:
             self._decide(lambda: dispatcher.submit(request, now=now))
         else:
@@ -172,6 +166,18 @@ class Driver:
         self._decide(lambda: self._dispatcher.fail(batch.batch_id, batch.attempt, now=self._read_clock()))
 
     # Effects and time.
+
+    def _ask_gate(self, caller: Caller, *, is_early: bool, now: float) -> Refusal | None:
+        dispatcher = self._dispatcher
+        return self._gate.admit(
+            caller.tier,
+            key=caller.key_id or caller.tenant,
+            work_ahead=dispatcher.num_ahead_of(caller.tier, caller.tenant),
+            capacity_rate=dispatcher.capacity_rate,
+            now=now,
+            batch_size=dispatcher.max_batch_size,
+            is_early=is_early,
+        )
 
     def _decide(self, decide: Callable[[], Effects], *, run_s: float = 0.0) -> None:
         """Asks the dispatcher and performs what it says.

@@ -118,7 +118,7 @@ def run(
     faults = Faults(scenario.plan, Random(rng.random()))
     world = World(
         loop=loop,
-        gate=Gate(scenario.tiers, jitter=Random(rng.random())),
+        gate=Gate(scenario.tiers, secret=rng.randbytes(16)),
         dispatcher=dispatcher,
         latency=scenario.latency,
         faults=faults,

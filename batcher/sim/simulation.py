@@ -41,7 +41,7 @@ def measure(
     faults = Faults(plan or FaultPlan(), stream(seed, "faults"))
     world = World(
         loop=loop,
-        gate=Gate(tiers, jitter=stream(seed, "jitter")),
+        gate=Gate(tiers, secret=stream(seed, "shedding").randbytes(16)),
         dispatcher=Dispatcher(config, now=0.0),
         latency=latency,
         faults=faults,

@@ -103,7 +103,8 @@ class World:
             return
         refusal = self._gate.admit(
             request.tier,
-            num_ahead=dispatcher.num_ahead_of(request.tier, request.tenant),
+            work_ahead=dispatcher.num_ahead_of(request.tier, request.tenant),
+            key=request.tenant,
             capacity_rate=dispatcher.capacity_rate,
             now=now,
             batch_size=dispatcher.max_batch_size,

@@ -21,7 +21,7 @@ def live(requests: list[Request], *, plan: FaultPlan | None = None, num_workers:
     recorder = Recorder(config.tiers, duration_s=1.0)
     world = World(
         loop=Loop(),
-        gate=Gate(DEFAULT_TIERS, jitter=Random(1)),
+        gate=Gate(DEFAULT_TIERS, secret=b"secret"),
         dispatcher=Dispatcher(config, now=0.0),
         latency=Fixed(0.2),
         faults=Faults(plan or FaultPlan(), Random(1)),

@@ -1,0 +1,188 @@
+"""Retry-After that is kept: whoever is refused is booked for the second that it is told.
+
+A time from the length of the queue alone is no promise: all who are refused in a second are told the same, come back together,
+and nearly all are refused again. So there is a book, as at a ferry: each second has room for a part of what the tier is left,
+each refusal takes the first room there is, and whoever comes back when it was told is let in before fresh arrivals (see the
+gate). Nothing is kept free for those who do not come: the gate looks at the real queue only, so a promise that nobody redeems
+costs nothing.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+
+import msgspec
+
+from batcher.errors import MAX_RETRY_AFTER_S
+
+PROMISED_SHARE = 0.5
+"""The part of a tier's rate that is promised. The rest is for the keys that are not shed: with all of it promised, a customer
+who was served well would have to make way for those who were refused, and be refused in turn."""
+
+GRACE_S = 5.0
+"""How late one may come: a client that rounds up, jitters a little and connects anew is in time."""
+
+EARLY_S = 0.1
+"""How early: timers and clocks differ by a little."""
+
+MAX_PROMISES = 32_768
+"""In one tier's book; some 6 MB. A minute of promises at 500 a second."""
+
+LATE_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, GRACE_S)
+"""Upper bounds of how long after the promised instant those came who were let in."""
+
+_SLOTS_PER_S = 4
+"""Room is counted in quarters of a second. Retry-After has whole seconds, so those who are refused in one quarter of a second
+come back in one: rooms of a second would all be filled in its first moments."""
+
+_HORIZON = MAX_RETRY_AFTER_S * _SLOTS_PER_S
+
+
+class PromiseCounts(msgspec.Struct):
+    """Totals since birth. Every promise that was made is kept, broken, expired or still open."""
+
+    num_made: int = 0
+    num_kept: int = 0
+    """Redeemed, and let in."""
+    num_broken: int = 0
+    """Redeemed, and refused again."""
+    num_expired: int = 0
+    """Never redeemed."""
+    num_unpromised: int = 0
+    """Refused and sent away for the longest time, without a promise: the book was full."""
+    late_counts: list[int] = msgspec.field(default_factory=lambda: [0] * len(LATE_BOUNDS_S))
+    """Of those kept, by LATE_BOUNDS_S."""
+    late_sum_s: float = 0.0
+
+
+class Promises:
+    """One tier's book. A slot is a quarter of a second of the owner's clock.
+
+    `_due` has a key's open promises, a heap of instants; `_keys` whose they are, by slot, and `_rooms` how much of each slot is
+    taken. Slots before `_first` have expired. Of those that are whole seconds apart, none before `_full[phase]` has room if each
+    has `_full_room` or less.
+    """
+
+    __slots__ = ("_due", "_first", "_full", "_full_room", "_keys", "_rooms", "counts", "num_open")
+
+    def __init__(self) -> None:
+        self.counts = PromiseCounts()
+        self.num_open = 0
+        self._due: dict[str, list[float]] = {}
+        self._keys: dict[int, deque[str]] = {}
+        self._rooms: dict[int, float] = {}
+        self._first = 0
+        self._full = [0] * _SLOTS_PER_S
+        self._full_room = 0.0
+
+    def is_due(self, key: str, *, now: float) -> bool:
+        """Whether one of the key's promises may be redeemed now."""
+        self._expire(now=now)
+        due = self._due.get(key)
+        return due is not None and due[0] <= now + EARLY_S
+
+    def redeem(self, key: str, *, is_kept: bool, now: float) -> None:
+        """The key came back: it was let in, or refused again. Asserts `is_due`."""
+        due = self._due[key]
+        assert due[0] <= now + EARLY_S
+        late_s = max(0.0, now - heappop(due))
+        if not due:
+            del self._due[key]
+        self.num_open -= 1
+        if not is_kept:
+            self.counts.num_broken += 1
+            return
+        self.counts.num_kept += 1
+        self.counts.late_sum_s += late_s
+        for index, bound_s in enumerate(LATE_BOUNDS_S):
+            if late_s <= bound_s:
+                self.counts.late_counts[index] += 1
+                break
+
+    def make(self, key: str, *, rate: float, at_least_s: int, now: float) -> int:
+        """Promises the first room from `at_least_s` seconds on, where `rate` requests a second fit, and returns in how many
+        whole seconds that is; MAX_RETRY_AFTER_S, and nothing is promised, if there is none by then.
+
+        A key may hold as many promises as still fit into the book, so that one alone fills half of it (as in
+        `core.dispatch.tiers`).
+        """
+        self._expire(now=now)
+        room = rate * PROMISED_SHARE / _SLOTS_PER_S
+        due = self._due.get(key)
+        if room > 0.0 and (len(due) if due is not None else 0) < MAX_PROMISES - self.num_open:
+            slot = self._find(room, at_least_s, now=now)
+            if slot is not None:
+                self._take(slot, room)
+                return self._enter(key, slot, now=now)
+        self.counts.num_unpromised += 1
+        return MAX_RETRY_AFTER_S
+
+    def _find(self, room: float, at_least_s: int, *, now: float) -> int | None:
+        """The first slot with room for one more, of those that are whole seconds from now."""
+        here = int(now * _SLOTS_PER_S)
+        phase = here % _SLOTS_PER_S
+        if room > 1.2 * self._full_room:
+            # Room may be where there was none. A little more is not looked for: it would be at each refusal.
+            self._full = [0] * _SLOTS_PER_S
+            self._full_room = room
+        full = self._full[phase]
+        start = here + at_least_s * _SLOTS_PER_S
+        knows_all_before = start <= max(full, here + _SLOTS_PER_S)
+        start = max(start, full)
+        end = here + _HORIZON + 1
+        found = None
+        for slot in range(start, end, _SLOTS_PER_S):
+            taken = self._rooms.get(slot, 0.0)
+            if not taken or taken + 1.0 <= room:
+                found = slot
+                break
+        if knows_all_before:
+            self._full[phase] = found if found is not None else max(start, here + _HORIZON + _SLOTS_PER_S)
+        return found
+
+    def _take(self, slot: int, room: float) -> None:
+        """One request's part. What is larger than a slot goes on into those behind it, whatever seconds they are of."""
+        left = 1.0
+        for number in range(slot, slot + _HORIZON):
+            taken = self._rooms.get(number, 0.0)
+            part = min(left, max(room - taken, 0.0))
+            if part:
+                self._rooms[number] = taken + part
+                left -= part
+            if left <= 1e-9:
+                break
+
+    def _enter(self, key: str, slot: int, *, now: float) -> int:
+        here = int(now * _SLOTS_PER_S)
+        seconds = (slot - here) // _SLOTS_PER_S
+        heappush(self._due.setdefault(key, []), now + seconds)
+        self._keys.setdefault(slot, deque()).append(key)
+        self.num_open += 1
+        self.counts.num_made += 1
+        return seconds
+
+    def _expire(self, *, now: float) -> None:
+        """Forgets who did not come in time."""
+        first = int((now - GRACE_S) * _SLOTS_PER_S)
+        if first <= self._first:
+            return
+        # After a long silence there are fewer slots in the book than have passed.
+        passed = range(self._first, first) if first - self._first < _HORIZON else sorted(s for s in self._rooms if s < first)
+        for slot in passed:
+            self._rooms.pop(slot, None)
+            for key in self._keys.pop(slot, ()):
+                due = self._due.get(key)
+                while due and due[0] < now - GRACE_S + 1e-6:  # Its slot has passed, whatever rounding says.
+                    heappop(due)
+                    self.num_open -= 1
+                    self.counts.num_expired += 1
+                if due is not None and not due:
+                    del self._due[key]
+        self._first = first
+
+    def check(self) -> None:
+        counts = self.counts
+        assert self.num_open == sum(map(len, self._due.values())) <= MAX_PROMISES, "open promises are miscounted"
+        num_ended = counts.num_kept + counts.num_broken + counts.num_expired
+        assert counts.num_made == num_ended + self.num_open, "a promise has two ends, or none"
+        assert all(self._due.values()), "a key without promises is in the book"
+        assert len(self._rooms) <= 3 * _HORIZON, "slots are kept for ever"
