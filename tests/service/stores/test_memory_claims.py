@@ -1,0 +1,98 @@
+"""Answers kept in this process: who may claim, what is bounded, and what goes first."""
+
+import pytest
+
+from batcher.config import IdempotencyConfig
+from batcher.service.claims import Claimed, ClaimStore, InFlight, Kept, Mismatch
+from batcher.service.stores.memory_claims import _ANSWER_OVERHEAD, MemoryClaims, MemoryClaimsStatistics
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def keep(store: MemoryClaims, scope: str, reply: bytes = b"r") -> None:
+    assert await store.claim(scope, "body", "me") == Claimed()
+    await store.keep(scope, "me", reply)
+
+
+async def test_a_claim_and_its_ends() -> None:
+    store: ClaimStore = MemoryClaims(IdempotencyConfig())
+    assert await store.claim("s", "body", "a") == Claimed()
+    assert await store.claim("s", "body", "b") == InFlight()
+    assert await store.claim("s", "other", "b") == Mismatch()
+    assert await store.claim("t", "other", "b") == Claimed()
+    await store.release("s", "a")
+    assert await store.claim("s", "other", "b") == Claimed()
+    await store.keep("s", "b", b"answer")
+    assert await store.claim("s", "other", "c") == Kept(b"answer")
+    assert await store.claim("s", "body", "c") == Mismatch()
+
+
+async def test_only_the_holder_ends_a_claim() -> None:
+    store = MemoryClaims(IdempotencyConfig())
+    await store.claim("s", "body", "a")
+    await store.release("s", "b")
+    await store.keep("s", "b", b"answer")
+    await store.renew("s", "b")
+    assert await store.claim("s", "body", "c") == InFlight()
+    await store.keep("s", "a", b"answer")
+    await store.release("s", "a")
+    await store.keep("s", "a", b"another")
+    assert await store.claim("s", "body", "c") == Kept(b"answer")
+    await store.release("nobody's", "a")
+    assert store.statistics().num_claims == 0
+
+
+async def test_an_answer_is_kept_for_so_long() -> None:
+    clock = Clock()
+    store = MemoryClaims(IdempotencyConfig(keep_s=10.0), clock=clock)
+    await keep(store, "s")
+    clock.now = 109.9
+    assert await store.claim("s", "body", "b") == Kept(b"r")
+    assert await store.claim("s", "other", "b") == Mismatch()
+    clock.now = 110.0
+    assert await store.claim("s", "other", "b") == Claimed()
+    assert store.statistics() == MemoryClaimsStatistics(num_claims=1, num_answers=0, num_bytes=0)
+
+
+async def test_expired_answers_go_a_few_at_a_time_and_are_never_given() -> None:
+    clock = Clock()
+    store = MemoryClaims(IdempotencyConfig(keep_s=10.0), clock=clock)
+    for number in range(20):
+        await keep(store, f"s{number}")
+    clock.now = 200.0
+    assert await store.claim("s19", "body", "b") == Claimed()
+    assert store.statistics().num_answers == 11
+    for number in range(2):
+        await store.claim(f"t{number}", "body", "b")
+    assert store.statistics().num_answers == 0
+
+
+async def test_the_oldest_answers_go_first_and_claims_never() -> None:
+    store = MemoryClaims(IdempotencyConfig(max_answers=2))
+    for scope in ("a", "b", "c", "d"):
+        assert await store.claim(scope, "body", "me") == Claimed()
+    for scope in ("b", "a", "c"):
+        await store.keep(scope, "me", b"r")
+    assert store.statistics() == MemoryClaimsStatistics(num_claims=1, num_answers=2, num_bytes=2 * (1 + _ANSWER_OVERHEAD))
+    assert await store.claim("b", "body", "you") == Claimed()
+    assert await store.claim("a", "body", "you") == Kept(b"r")
+    assert await store.claim("d", "body", "you") == InFlight()
+
+
+async def test_bytes_are_bounded() -> None:
+    store = MemoryClaims(IdempotencyConfig(max_bytes=1_000_000))
+    for number in range(10):
+        await keep(store, f"s{number}", b"x" * 300_000)
+    assert store.statistics() == MemoryClaimsStatistics(num_claims=0, num_answers=3, num_bytes=3 * (300_000 + _ANSWER_OVERHEAD))
+    await keep(store, "huge", b"x" * 1_000_000)
+    assert store.statistics().num_answers == 3
+    assert await store.claim("huge", "body", "you") == Claimed()
+    assert await store.claim("s9", "body", "you") == Kept(b"x" * 300_000)
