@@ -44,3 +44,8 @@ class ClaimStore(Protocol):
 
     async def release(self, scope: str, holder: str) -> None:
         """Ends the claim; nothing is kept."""
+
+    async def close(self) -> None: ...
+
+    async def close(self) -> None:
+        """Once, at the end."""

@@ -99,6 +99,9 @@ class SlowStore:
         await self.memory.release(scope, holder)
         await self._turns()
 
+    async def close(self) -> None:
+        await self.memory.close()
+
 
 class Bench:
     def __init__(self, config: IdempotencyConfig = CONFIG) -> None:

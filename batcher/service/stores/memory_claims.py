@@ -84,6 +84,12 @@ class MemoryClaims:
     async def release(self, scope: str, holder: str) -> None:
         self._end(scope, holder)
 
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    async def close(self) -> None:
+        """Nothing: what is kept goes with the process."""
+
     def statistics(self) -> MemoryClaimsStatistics:
         return MemoryClaimsStatistics(len(self._claims), len(self._answers), self._num_bytes)
 
