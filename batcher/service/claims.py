@@ -46,6 +46,3 @@ class ClaimStore(Protocol):
         """Ends the claim; nothing is kept."""
 
     async def close(self) -> None: ...
-
-    async def close(self) -> None:
-        """Once, at the end."""

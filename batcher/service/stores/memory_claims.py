@@ -87,9 +87,6 @@ class MemoryClaims:
     async def close(self) -> None:
         """There is nothing to close."""
 
-    async def close(self) -> None:
-        """Nothing: what is kept goes with the process."""
-
     def statistics(self) -> MemoryClaimsStatistics:
         return MemoryClaimsStatistics(len(self._claims), len(self._answers), self._num_bytes)
 
