@@ -47,17 +47,19 @@ class ConfigError(BatcherError):
 class ServiceError(BatcherError):
     """An error that a caller of the API is told about.
 
-    `retry_after_s` is a whole number of seconds from 1 to 60, or None where waiting would not help.
+    `retry_after_s` is a whole number of seconds from 1 to 60, or None where waiting would not help. `refused` is what stood in
+    the way, one word of a closed set for metrics, where the class does not say it.
     """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "api_error"
     is_retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: int | None = None, refused: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.refused = refused
 
 
 class InvalidRequest(ServiceError):

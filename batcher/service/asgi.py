@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Send
 
 from batcher.errors import RequestTimeout
 from batcher.service.door import Door
@@ -81,3 +81,8 @@ def asgi_messages(reply: Reply) -> tuple[Message, Message]:
         {"type": "http.response.start", "status": reply.status, "headers": headers},
         {"type": "http.response.body", "body": reply.body},
     )
+
+
+async def send_reply(send: Send, reply: Reply) -> None:
+    for message in asgi_messages(reply):
+        await send(message)

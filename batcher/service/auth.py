@@ -12,13 +12,16 @@ from typing import Protocol
 
 import msgspec
 
-from batcher.config import NO_LIMIT, KeyConfig, RateLimit
+from batcher.config import NO_LIMIT, KeyConfig, RateLimit, TierConfig, check_keys
 from batcher.errors import ConfigError, NotAuthenticated
 
 _MAX_KEY_BYTES = 256
 """Longer than any key that is handed out; what is longer is not even hashed."""
 
 _PREFIX_BYTES = 8
+
+OPERATOR_KEY = "dev-operator"
+"""The operator's among the development keys."""
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
@@ -41,15 +44,27 @@ class Keys(Protocol):
 
 
 class Keyring:
-    """The configured keys. Read-only after birth."""
+    """The configured keys, each with its own limit or its tier's. `_known` is read-only: `become` puts another in its place."""
 
-    def __init__(self, keys: Iterable[KeyConfig]) -> None:
+    def __init__(self, keys: Iterable[KeyConfig], tiers: Iterable[TierConfig]) -> None:
+        """Raises ConfigError for a key that is there twice or has no tier."""
+        by_name = {tier.name: tier for tier in tiers}
+        keys = tuple(keys)
+        check_keys(keys)
         self._known: dict[bytes, tuple[bytes, Caller]] = {}
         for key in keys:
+            if key.tier not in by_name:
+                raise ConfigError(f"the key of {key.tenant!r} names the tier {key.tier!r}, which is not configured")
             digest = bytes.fromhex(key.sha256)
-            if digest[:_PREFIX_BYTES] in self._known:
-                raise ConfigError(f"the key of {key.tenant!r} is configured twice")
-            self._known[digest[:_PREFIX_BYTES]] = (digest, Caller(key.tenant, key.tier))
+            caller = Caller(key.tenant, key.tier, key.key_id, key.limit(by_name[key.tier]), key.is_operator)
+            self._known[digest[:_PREFIX_BYTES]] = (digest, caller)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def become(self, other: "Keyring") -> None:
+        """From now on these are the other's keys, all at once."""
+        self._known = other._known
 
     def find(self, key: bytes) -> Caller:
         if len(key) <= _MAX_KEY_BYTES:
@@ -61,21 +76,29 @@ class Keyring:
 
 
 class DevelopmentKeys:
-    """`dev-TIER` for each tier, and `dev-TIER-NAME` as a tenant of its own. They guard nothing: for a loopback host only."""
+    """`dev-TIER` for each tier, `dev-TIER-NAME` as a tenant of its own, and the operator's, which is of the first tier.
 
-    def __init__(self, tiers: tuple[str, ...]) -> None:
-        self._pattern = re.compile(rb"dev-(" + "|".join(map(re.escape, tiers)).encode() + rb")(-[A-Za-z0-9._-]{1,48})?")
-        self._callers = {f"dev-{tier}".encode(): Caller(f"dev-{tier}", tier) for tier in tiers}
+    They guard nothing: for a loopback host only.
+    """
+
+    def __init__(self, tiers: tuple[TierConfig, ...]) -> None:
+        self._tiers = {tier.name.encode(): tier for tier in tiers}
+        self._pattern = re.compile(b"dev-(" + b"|".join(map(re.escape, self._tiers)) + rb")(-[A-Za-z0-9._-]{1,48})?")
+        self._callers = {f"dev-{tier.name}".encode(): _developer(f"dev-{tier.name}", tier) for tier in tiers}
+        operator = msgspec.structs.replace(_developer(OPERATOR_KEY, tiers[0]), is_operator=True)
+        self._callers[OPERATOR_KEY.encode()] = operator
+        self._told = (
+            f"this server runs on its development keys: send x-api-key: {' or '.join(f'dev-{tier.name}' for tier in tiers)}"
+        )
 
     def find(self, key: bytes) -> Caller:
         if (caller := self._callers.get(key)) is not None:
             return caller
         if len(key) <= _MAX_KEY_BYTES and (match := self._pattern.fullmatch(key)):
-            return Caller(key.decode("ascii"), match[1].decode("ascii"))
-        known = " or ".join(key.decode() for key in self._callers)
-        raise NotAuthenticated(f"this server runs on its development keys: send x-api-key: {known}")
+            # A tame word by the pattern, and nothing is kept by it here.
+            return _developer(key.decode("ascii"), self._tiers[match[1]])
+        raise NotAuthenticated(self._told)
 
 
-def keys_of(configured: tuple[KeyConfig, ...], tiers: tuple[str, ...]) -> Keys:
-    """The configured keys; without any, the development keys."""
-    return Keyring(configured) if configured else DevelopmentKeys(tiers)
+def _developer(key: str, tier: TierConfig) -> Caller:
+    return Caller(key, tier.name, key, tier.key_limit)

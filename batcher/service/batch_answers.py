@@ -5,47 +5,83 @@ model's. Any other backend knows only text: it gets the last user message, its t
 stop_sequences are applied to what it returns. It has no sampling and no context.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator
 
 from backends.generate_wire import GenerateInput, decode_output, encode_input
 from batcher.core.effects import Answer
 from batcher.errors import InputFailed, InvalidRequest
 from batcher.service.auth import Caller
-from batcher.service.callers import OnEvent
-from batcher.service.conversation import Conversation
+from batcher.service.callers import OnEvent, OnUsage
+from batcher.service.conversation import DEFAULT_MAX_TOKENS, Conversation, Prepared
 from batcher.service.driver import Driver, End
 from batcher.service.generation import NO_USAGE, Delta, Event, Failed, Finished
 from batcher.service.prompts import Prompter
 from batcher.types import FinishReason, Outcome, Usage
 
 
-class GenerateAnswerer:
+class _BatchAnswerer:
+    """What both ways have in common: one call of `run_batch` answers a conversation."""
+
+    def __init__(self, driver: Driver, model_id: str, *, context_len: int | None = None) -> None:
+        self.model_id = model_id
+        self.context_len = context_len
+        self._driver = driver
+        self._input_tokens: dict[int, int] = {}
+        """Of the answers under way, by number."""
+
+    def submit(self, caller: Caller, prepared: Prepared, on_event: OnEvent) -> int:
+        """Raises nothing; the gate's refusal is an event."""
+        input_ = prepared.prompt
+        assert isinstance(input_, str)
+        number = 0
+
+        def on_end(end: End) -> None:
+            self._input_tokens.pop(number, None)
+            for event in self._events(end, prepared):
+                on_event(event)
+
+        num_bytes = len(input_) if input_.isascii() else len(input_.encode())
+        number = self._driver.submit(caller, input_, num_bytes, on_end)
+        if self._driver.is_live(number):
+            self._input_tokens[number] = prepared.num_input_tokens
+        return number
+
+    def cancel(self, number: int, on_usage: OnUsage) -> None:
+        num_input = self._input_tokens.pop(number, None)
+        if num_input is not None:
+            has_left = self._driver.cancel(number)
+            on_usage(Usage(num_input, 0) if has_left else NO_USAGE)
+
+    @abstractmethod
+    def _events(self, end: End, prepared: Prepared) -> Iterator[Event]:
+        """What an end of the driver's means to whoever waits."""
+
+
+class GenerateAnswerer(_BatchAnswerer):
     """By the backend `generate`, which counts the same tokens of the same prompt."""
 
     def __init__(self, driver: Driver, *, model_id: str, prompter: Prompter) -> None:
-        self.model_id = model_id
-        self._driver = driver
+        super().__init__(driver, model_id, context_len=prompter.context_len)
         self._prompter = prompter
 
-    async def ask(self, caller: Caller, conversation: Conversation, on_event: OnEvent) -> int:
-        await self._prompter.encode(conversation)
+    async def prepare(self, conversation: Conversation) -> Prepared:
+        prompt, max_tokens = await self._prompter.prepare(conversation)
         input_ = encode_input(
             GenerateInput(
                 messages=conversation.messages,
-                max_tokens=conversation.max_tokens,
+                max_tokens=max_tokens,
                 sampling=conversation.sampling,
                 stop_sequences=conversation.stop_sequences,
             )
         )
+        return Prepared(conversation=conversation, prompt=input_, num_input_tokens=len(prompt), max_tokens=max_tokens)
 
-        def on_end(end: End) -> None:
-            for event in _generated(end):
-                on_event(event)
+    async def count(self, conversation: Conversation) -> int:
+        return await self._prompter.count(conversation)
 
-        return self._driver.submit(caller, input_, len(input_), on_end)
-
-    def cancel(self, number: int) -> None:
-        self._driver.cancel(number)
+    def _events(self, end: End, prepared: Prepared) -> Iterator[Event]:
+        return _generated(end)
 
 
 def _generated(end: End) -> Iterator[Event]:
@@ -60,31 +96,35 @@ def _generated(end: End) -> Iterator[Event]:
     yield from _whole(output.text, output.finish, output.usage, output.stop_sequence)
 
 
-class TextAnswerer:
+class TextAnswerer(_BatchAnswerer):
     """By a backend that knows only text; `model_id` is its name."""
 
     def __init__(self, driver: Driver, *, model_id: str) -> None:
-        self.model_id = model_id
-        self._driver = driver
+        super().__init__(driver, model_id)
 
-    async def ask(self, caller: Caller, conversation: Conversation, on_event: OnEvent) -> int:
-        input_ = next((message.content for message in reversed(conversation.messages) if message.role == "user"), None)
-        if input_ is None:
-            raise InvalidRequest("messages has no message of the role user, which is all that this model reads")
-        num_bytes = len(input_.encode())
+    async def prepare(self, conversation: Conversation) -> Prepared:
+        input_ = _last_of_user(conversation)
+        max_tokens = conversation.max_tokens or DEFAULT_MAX_TOKENS
+        return Prepared(conversation=conversation, prompt=input_, num_input_tokens=len(input_.encode()), max_tokens=max_tokens)
 
-        def on_end(end: End) -> None:
-            if isinstance(end, Answer):
-                text, finish, stop, num_tokens = cut(end.output, conversation.max_tokens, conversation.stop_sequences)
-                for event in _whole(text, finish, Usage(num_bytes, num_tokens), stop):
-                    on_event(event)
-            else:
-                on_event(Failed(end.outcome, end.error, NO_USAGE))
+    async def count(self, conversation: Conversation) -> int:
+        return len(_last_of_user(conversation).encode())
 
-        return self._driver.submit(caller, input_, num_bytes, on_end)
+    def _events(self, end: End, prepared: Prepared) -> Iterator[Event]:
+        if not isinstance(end, Answer):
+            yield Failed(end.outcome, end.error, NO_USAGE)
+            return
+        stops = prepared.conversation.stop_sequences
+        text, finish, stop, num_tokens = cut(end.output, prepared.max_tokens, stops)
+        yield from _whole(text, finish, Usage(prepared.num_input_tokens, num_tokens), stop)
 
-    def cancel(self, number: int) -> None:
-        self._driver.cancel(number)
+
+def _last_of_user(conversation: Conversation) -> str:
+    """Raises InvalidRequest."""
+    for message in reversed(conversation.messages):
+        if message.role == "user":
+            return message.content
+    raise InvalidRequest("messages has no message of the role user, which is all that this model reads")
 
 
 def _whole(text: str, finish: FinishReason, usage: Usage, stop_sequence: str | None) -> Iterator[Event]:

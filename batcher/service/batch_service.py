@@ -1,6 +1,6 @@
 """Batch mode, assembled: callers -> gate -> dispatcher -> workers."""
 
-import random
+import os
 import time
 from math import isfinite
 
@@ -10,10 +10,9 @@ from backends.models import create_model
 from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.errors import ConfigError
-from batcher.service.auth import keys_of
+from batcher.service.assembly import Entrance
 from batcher.service.batch_answers import GenerateAnswerer, TextAnswerer
 from batcher.service.conversation import Answerer
-from batcher.service.door import Door
 from batcher.service.driver import Driver
 from batcher.service.meters import Meters
 from batcher.service.metrics import create_registry
@@ -36,8 +35,7 @@ class BatchService:
         )
         self.settings = settings
         self.meters = Meters(dispatch.tiers)
-        jitter = random.Random()  # It spreads retries: nothing that must be repeated or kept secret hangs on it.
-        self.gate = Gate(settings.tiers, jitter=jitter)
+        self.gate = Gate(settings.tiers_in_force, secret=os.urandom(16))
         self.dispatcher = Dispatcher(dispatch, now=time.monotonic())
         self.driver = Driver(
             dispatcher=self.dispatcher,
@@ -46,11 +44,17 @@ class BatchService:
             meters=self.meters,
             request_timeout_s=self.http.request_timeout_s,
         )
-        self.door = Door(keys=keys_of(settings.keys, dispatch.tiers), http=self.http)
-        self.run = RunEndpoint(driver=self.driver, door=self.door)
         self._prompter: Prompter | None = None
         self.answerer = self._answerer()
-        self.registry = create_registry(self.meters, self.dispatcher, self.door)
+        self._entrance = Entrance(
+            settings,
+            models=[self.answerer.model_id],
+            refuse_early=lambda caller: None,
+            limit_factor=lambda tier: 1.0,
+        )
+        self.front = self._entrance.front
+        self.run = RunEndpoint(driver=self.driver, front=self.front, model_id=self.answerer.model_id)
+        self.registry = create_registry(self.meters, self.dispatcher)
 
     def _answerer(self) -> Answerer:
         settings = self.settings
@@ -60,7 +64,8 @@ class BatchService:
         self._prompter = Prompter(model.tokenizer, context_len=context_len(model.info))
         return GenerateAnswerer(self.driver, model_id=model.info.id, prompter=self._prompter)
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        await self._entrance.start()
         self.driver.start()
 
     @property
@@ -88,6 +93,7 @@ class BatchService:
         if self._prompter is not None:
             self._prompter.close()
         await self.driver.close()
+        await self._entrance.close()
 
     def load(self) -> dict[str, object]:
         """Work that waits, capacity, and the wait to expect by tier."""
@@ -117,7 +123,7 @@ class BatchService:
         """What a tenant that has nothing waiting would wait for a batch; None while no worker is ready."""
         wait_s = self.gate.estimate_wait_s(
             tier,
-            num_ahead=self.dispatcher.num_ahead_of(tier, ""),
+            work_ahead=self.dispatcher.num_ahead_of(tier, ""),
             capacity_rate=self.dispatcher.capacity_rate,
             now=time.monotonic(),
             batch_size=self.dispatcher.max_batch_size,

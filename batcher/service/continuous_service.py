@@ -4,10 +4,10 @@ import time
 
 from backends.models import create_model
 from batcher.errors import ConfigError
-from batcher.service.auth import Caller, keys_of
-from batcher.service.callers import OnEvent
-from batcher.service.conversation import Conversation
-from batcher.service.door import Door
+from batcher.service.assembly import Entrance
+from batcher.service.auth import Caller
+from batcher.service.callers import OnEvent, OnUsage
+from batcher.service.conversation import Conversation, Prepared
 from batcher.service.generation import GenerationRequest
 from batcher.service.generation_metrics import create_registry
 from batcher.service.prompts import Prompter
@@ -33,34 +33,56 @@ class ContinuousService:
         self.config = settings.replica(
             context_len=info.context_len, kv_bytes_per_token=info.kv_bytes_per_token, kv_bytes=info.kv_bytes
         )
-        self.door = Door(keys=keys_of(settings.keys, self.config.tiers), http=self.http)
-        self.run = NoRunEndpoint(self.door)
+        self._entrance = Entrance(
+            settings,
+            models=[self.model_id],
+            refuse_early=lambda caller: None,
+            limit_factor=lambda tier: 1.0,
+        )
+        self.front = self._entrance.front
+        self.run = NoRunEndpoint(self.front)
         self.answerer = self
+        self.context_len: int | None = self.config.max_model_len
         self.prompter = Prompter(self.model.tokenizer, context_len=self.config.max_model_len)
-        self.registry = create_registry(lambda: self.replica, self.door)
+        self.registry = create_registry(lambda: self.replica)
 
     # Requests.
 
-    async def ask(self, caller: Caller, conversation: Conversation, on_event: OnEvent) -> int:
-        # The time to start in counts from here: a client does not care what it waits for.
+    async def prepare(self, conversation: Conversation) -> Prepared:
         deadline_at = time.monotonic() + self.http.request_timeout_s
+        prompt, max_tokens = await self.prompter.prepare(conversation)
+        return Prepared(
+            conversation=conversation,
+            prompt=prompt,
+            num_input_tokens=len(prompt),
+            max_tokens=max_tokens,
+            deadline_at=deadline_at,
+        )
+
+    async def count(self, conversation: Conversation) -> int:
+        return await self.prompter.count(conversation)
+
+    def submit(self, caller: Caller, prepared: Prepared, on_event: OnEvent) -> int:
+        conversation, prompt = prepared.conversation, prepared.prompt
+        assert isinstance(prompt, list)
         request = GenerationRequest(
             tenant=caller.tenant,
             tier=caller.tier,
-            prompt=await self.prompter.encode(conversation),
-            max_tokens=conversation.max_tokens,
+            prompt=prompt,
+            max_tokens=prepared.max_tokens,
             sampling=conversation.sampling,
             stop_sequences=conversation.stop_sequences,
-            deadline_at=deadline_at,
+            deadline_at=prepared.deadline_at,
         )
         return self.replica.submit(request, on_event)
 
-    def cancel(self, number: int) -> None:
-        self.replica.cancel(number)
+    def cancel(self, number: int, on_usage: OnUsage) -> None:
+        self.replica.cancel(number, on_usage)
 
     # Life.
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        await self._entrance.start()
         self.replica = Replica(self.model, self.config)
         self.replica.start()
 
@@ -88,6 +110,7 @@ class ContinuousService:
     async def close(self) -> None:
         self.prompter.close()
         await self.replica.close()
+        await self._entrance.close()
 
     # What it tells.
 

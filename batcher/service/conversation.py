@@ -1,12 +1,16 @@
-"""What a caller of `POST /v1/messages` asks for, in our own words, whatever grammar it was written in; and who answers it."""
+"""What a caller wants to be answered, in our own words, whatever grammar it was written in; and who answers it."""
 
+from math import inf
 from typing import Protocol
 
 import msgspec
 
 from batcher.service.auth import Caller
-from batcher.service.callers import OnEvent
+from batcher.service.callers import OnEvent, OnUsage
 from batcher.types import Message, Sampling
+
+DEFAULT_MAX_TOKENS = 4096
+"""What an answer may have where the grammar lets its caller say nothing of it, if the context has room for as much."""
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,8 +20,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """As the caller wrote it; nobody has looked yet whether there is such a model."""
     messages: tuple[Message, ...]
     """At least one, with content each."""
-    max_tokens: int
-    """At least 1."""
+    max_tokens: int | None
+    """At least 1. None: as many as the context has room for, up to DEFAULT_MAX_TOKENS."""
     sampling: Sampling
     stop_sequences: tuple[str, ...] = ()
     is_streamed: bool = False
@@ -30,19 +34,42 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(message.content.encode()) for message in self.messages)
 
 
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A conversation that whoever answers has found answerable."""
+
+    conversation: Conversation
+    prompt: list[int] | str
+    """Tokens, or the text that a backend reads. Given away with `submit`."""
+    num_input_tokens: int
+    max_tokens: int
+    """At least 1; with the prompt it fits the context."""
+    deadline_at: float = inf
+    """Of its start, on the monotonic clock; counted from when the conversation came: clients do not care what they wait for."""
+
+
 class Answerer(Protocol):
     """Who answers: an engine, or `run_batch`. Lives on the event loop of the endpoint."""
 
     model_id: str
     """The name that callers give."""
+    context_len: int | None
+    """Most tokens of prompt and answer together; None where there is no such bound."""
 
-    async def ask(self, caller: Caller, conversation: Conversation, on_event: OnEvent) -> int:
-        """Asks for the answer; returns a number that no other request of the process has.
+    async def prepare(self, conversation: Conversation) -> Prepared:
+        """Raises InvalidRequest where the conversation cannot be answered, and Overloaded.
 
-        `on_event` is called on this loop, perhaps before this returns; the last of its events is a Finished or a Failed.
-        Raises InvalidRequest where the conversation cannot be answered, and Overloaded; then, and when it is cancelled, nothing
-        was asked for.
+        Nothing was asked for yet; cancelled, it leaves nothing.
         """
 
-    def cancel(self, number: int) -> None:
-        """Nobody waits any more: no event from now on. Nothing happens if the answer has ended."""
+    async def count(self, conversation: Conversation) -> int:
+        """Tokens of the prompt, whether or not they fit the context. Raises as `prepare` does otherwise."""
+
+    def submit(self, caller: Caller, prepared: Prepared, on_event: OnEvent) -> int:
+        """Asks for the answer; returns a number that no other answer of this answerer has.
+
+        `on_event` is called on this loop, perhaps before this returns; the last of its events is a Finished or a Failed.
+        """
+
+    def cancel(self, number: int, on_usage: OnUsage) -> None:
+        """Nobody waits any more: no event from now on. `on_usage` is called once, with what was computed until then, perhaps
+        later; not at all if the answer's end had been told."""

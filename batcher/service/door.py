@@ -1,12 +1,18 @@
 """Who may come in, judged by a request's headers alone, and how those are told that may not. Every route has this in common."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from batcher.config import HttpConfig
-from batcher.errors import InvalidRequest, RequestTooLarge, ServiceError
+from batcher.errors import InvalidRequest, PermissionDenied, RequestTooLarge, ServiceError
 from batcher.service.auth import Caller, Keys
-from batcher.service.wire.replies import Reply, error_reply
+
+_MAX_LENGTH_DIGITS = 18
+"""A Content-Length with more is too long by its beginning already."""
+
+
+def _refuse_nobody(caller: Caller) -> ServiceError | None:
+    return None
 
 
 class Door:
@@ -15,11 +21,12 @@ class Door:
     def __init__(self, *, keys: Keys, http: HttpConfig) -> None:
         self._keys = keys
         self.max_body_bytes = http.max_body_bytes
+        self.refuse_early: Callable[[Caller], ServiceError | None] = _refuse_nobody
+        """Why this caller's requests are refused at present, whatever they ask: its limit is used up, or nobody has room. Asked
+        before a body is read, and so it never waits. Its owner is the service, which knows of limits and of room."""
         # Ids are unique beyond this process: a random prefix, then a count.
         self._id_prefix = f"req_{os.urandom(5).hex()}"
-        self.num_refused = 0
-        """Requests that were answered with an error before anybody could accept them: no key, no such route, no sense, too
-        large, too slow, more long prompts than can be read."""
+        self._num_ids = 0
 
     def authenticate(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Judges a request by its headers (names in lower case). Raises ServiceError: 401 before anything, 400 or 413."""
@@ -28,22 +35,34 @@ class Door:
             bearer = headers.get(b"authorization", b"")
             key = bearer[7:].strip() if bearer[:7].lower() == b"bearer " else b""
         caller = self._keys.find(key)
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        if (encoding := headers.get(b"content-encoding")) is not None and encoding.lower() != b"identity":
             raise InvalidRequest("the body must not be compressed")
-        length = headers.get(b"content-length", b"0")
-        self.check_length(int(length) if length.isdigit() else 0)
+        if (length := headers.get(b"content-length")) is not None and length.isdigit():
+            self.check_length(int(length[:_MAX_LENGTH_DIGITS]))
         return caller
+
+    def enter(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """`authenticate`, and refused early what is known to be refused in the end. For the routes that make work."""
+        caller = self.authenticate(headers)
+        self.check_early(caller)
+        return caller
+
+    def check_early(self, caller: Caller) -> None:
+        """Raises what this caller's requests are refused with at present, if they are."""
+        if (error := self.refuse_early(caller)) is not None:
+            raise error
+
+    def require_operator(self, caller: Caller) -> None:
+        """Raises PermissionDenied."""
+        if not caller.is_operator:
+            raise PermissionDenied("this needs an operator's key: `batcher keys create --operator` makes one")
 
     def check_length(self, num_bytes: int) -> None:
         """Raises RequestTooLarge. Also asked while a body of unknown length comes in."""
         if num_bytes > self.max_body_bytes:
             raise RequestTooLarge(f"the body is larger than {self.max_body_bytes} bytes")
 
-    def name(self, number: int, own_id: str | None) -> str:
-        """A request's id: the caller's own, if it chose one, or ours by `number`, which its owner counts."""
-        return own_id or f"{self._id_prefix}_{number}"
-
-    def refuse(self, error: ServiceError, own_id: str | None = None) -> Reply:
-        """The reply to a request that never got a number of its own."""
-        self.num_refused += 1
-        return error_reply(error, own_id or f"{self._id_prefix}_x{self.num_refused}")
+    def next_id(self) -> str:
+        """Another request's id."""
+        self._num_ids += 1
+        return f"{self._id_prefix}_{self._num_ids}"

@@ -19,6 +19,7 @@ from typing import Any
 
 from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, Overloaded, RequestTooLarge, ServiceError, ShuttingDown
+from batcher.service.records import Route
 from batcher.service.run import Endpoint
 from batcher.service.run_cycle import RunCycle
 from batcher.service.timed import TimedProtocol
@@ -127,14 +128,16 @@ class FastPathProtocol(TimedProtocol):
         if self._is_deaf:
             return
         parser, headers = self.parser, dict(self.headers)
-        if self.url != _HOT_URL or parser.get_method() != b"POST":
+        if self.url != _HOT_URL or parser.get_method() != b"POST" or b"idempotency-key" in headers:
             self._hand_over()
             return
         expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        self.cycle = cycle = RunCycle(self, keep_alive, expects_continue, find_request_id(headers))
+        front = self.endpoint.front
+        passage = front.open(Route.RUN, headers, find_request_id(headers))
+        self.cycle = cycle = RunCycle(self, keep_alive, expects_continue, passage)
         try:
-            cycle.caller = self.endpoint.door.authenticate(headers)
+            passage.caller = front.door.enter(headers)
             if parser.should_upgrade():  # The parser skips the body of such a request.
                 raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:

@@ -9,11 +9,9 @@ from collections.abc import Iterable
 
 from batcher.service.generation_meters import GENERATION_BOUNDS_S
 from batcher.service.meters import Histogram
-from batcher.service.records import Refused, RequestLine, Route
+from batcher.service.records import OTHER, Refused, RequestLine, Route
 from batcher.types import Outcome
 
-OTHER = "other"
-"""In place of a route or a model that there is none of, or that was not known yet when the request ended."""
 NO_TIER = "none"
 """In place of the tier of a caller without a key."""
 OUTCOMES = (*Outcome, "invalid")

@@ -36,7 +36,7 @@ _LONGEST_POLL_S = 0.5
 get its answer late, against two questions a second for each that waits."""
 
 _KEY = re.compile(rb"[ -~]{1,255}")
-_REPLAYED = (b"idempotent-replayed", b"true")
+REPLAYED = (b"idempotent-replayed", b"true")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Reply)
@@ -159,7 +159,7 @@ class Idempotency:
             if is_first and not attempt.is_kept:
                 return reply
             self._num_replayed += 1
-            return msgspec.structs.replace(reply, headers=[*reply.headers, _REPLAYED])
+            return msgspec.structs.replace(reply, headers=[*reply.headers, REPLAYED])
         finally:
             attempt.num_waiting -= 1
             if not (attempt.num_waiting or attempt.is_answered or task.done()):

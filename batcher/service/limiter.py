@@ -25,6 +25,7 @@ from batcher.core.admission.reservation import LimitRefusal, Reservation, Standi
 from batcher.errors import MAX_RETRY_AFTER_S, InvalidRequest, Overloaded, RateLimited
 from batcher.service.auth import Caller
 from batcher.service.limits import LimitStore, Verdict
+from batcher.service.records import Refused
 
 _MAX_BILLS = 10_000
 """Keys whose subjects are kept ready, some 10 MB. Beyond it all are built anew, a microsecond each."""
@@ -58,8 +59,9 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 class LimitReached(RateLimited):
     """429, and how its caller stands."""
 
-    def __init__(self, message: str, *, retry_after_s: int, standing: Standing) -> None:
-        super().__init__(message, retry_after_s=retry_after_s)
+    def __init__(self, message: str, *, retry_after_s: int, standing: Standing, is_tokens: bool) -> None:
+        refused = Refused.RATE_TOKENS if is_tokens else Refused.RATE_REQUESTS
+        super().__init__(message, retry_after_s=retry_after_s, refused=refused)
         self.standing: Standing | None = standing
 
 
@@ -192,7 +194,11 @@ class Limiter:
         if isinstance(verdict, LimitRefusal):
             return self._refuse(verdict, bill)
         self._num_refused[bill.caller.tier, LimitKind.STORE_AWAY] += 1
-        return LimitsAway("the rate limits cannot be looked up right now", retry_after_s=_whole(verdict.retry_after_s))
+        return LimitsAway(
+            "the rate limits cannot be looked up right now",
+            retry_after_s=_whole(verdict.retry_after_s),
+            refused=Refused.LIMITS_AWAY,
+        )
 
     def _refuse(self, refusal: LimitRefusal, bill: _Bill) -> LimitReached:
         subject, tier = refusal.subject, bill.caller.tier
@@ -202,6 +208,7 @@ class Limiter:
             f"{_in_words(subject, tier, is_tokens=refusal.is_tokens)} has no room for this request now{tightened}",
             retry_after_s=_whole(refusal.retry_after_s),
             standing=refusal.standing,
+            is_tokens=refusal.is_tokens,
         )
 
 

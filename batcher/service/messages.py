@@ -1,112 +1,180 @@
-"""`POST /v1/messages` in either mode (SPEC S4), as a raw ASGI endpoint.
+"""The routes that answer conversations, in either mode and in each grammar, as one raw ASGI endpoint.
 
-Nothing is sent until the first token exists, so a refusal has its real status, streamed or not (B68). From then on a stream is
+Nothing is sent until the first text exists, so a refusal has its real status, streamed or not (B68). From then on a stream is
 never silent for longer than the ping interval, and what goes wrong is an event. Whoever answers is told at once when the client
 leaves, and when it does not take what is sent to it.
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
 from batcher.config import HttpConfig
-from batcher.errors import NotFound, ServiceError
-from batcher.service.asgi import Disconnected, asgi_messages, read_body, while_connected
-from batcher.service.auth import Caller
+from batcher.errors import NotFound, ServerFault, ServiceError
+from batcher.service.answering import Answering, Piece
+from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
 from batcher.service.conversation import Answerer, Conversation
-from batcher.service.door import Door
-from batcher.service.generation import Cancelled, Delta, Event, Failed, Finished
-from batcher.service.wire import native
-from batcher.service.wire.replies import Reply, error_reply, find_request_id
+from batcher.service.front import Front, Passage
+from batcher.service.generation import Failed
+from batcher.service.guard import CALLER
+from batcher.service.idempotency import digest
+from batcher.service.records import Route
+from batcher.service.wire.dialect import AnswerHead, Dialect, EventWriter
+from batcher.service.wire.replies import Reply, find_request_id
+from batcher.types import Outcome
+
+Choose: TypeAlias = Callable[[Mapping[bytes, bytes]], Dialect]
+"""The grammar of a request, by its headers."""
 
 
-class _Inbox:
-    """The events of one answer, from whoever makes them to the task that sends them: together, if they came together.
+class ConversationsAsgi:
+    """The ASGI application of one route."""
 
-    It holds no more than max_tokens of text, and that only while the client takes nothing.
-    """
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._has_some = asyncio.Event()
-
-    def put(self, event: Event) -> None:
-        self._events.append(event)
-        self._has_some.set()
-
-    async def take(self) -> list[Event]:
-        """All that has come; waits for the first."""
-        await self._has_some.wait()
-        self._has_some.clear()
-        events, self._events = self._events, []
-        return events
-
-
-class MessagesAsgi:
-    """The ASGI application of the one route."""
-
-    def __init__(self, *, door: Door, answerer: Answerer, http: HttpConfig) -> None:
-        self._door = door
+    def __init__(self, *, front: Front, answerer: Answerer, http: HttpConfig, route: Route, choose: Choose) -> None:
+        self._front = front
         self._answerer = answerer
         self._http = http
+        self._route = route
+        self._choose = choose
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        own_id = find_request_id(headers)
+        passage = self._front.open(self._route, headers, find_request_id(headers))
+        dialect = self._choose(headers)
+        call = _Call(self._front, self._answerer, self._http, dialect, passage)
         try:
-            caller = self._door.authenticate(headers)
-            body = await read_body(receive, door=self._door, timeout_s=self._http.body_timeout_s)
-            conversation = native.decode(body)
+            passage.caller = scope.get(CALLER) or self._front.door.authenticate(headers)
+            self._front.door.check_early(passage.caller)
+            body = await read_body(receive, door=self._front.door, timeout_s=self._http.body_timeout_s)
+            conversation = dialect.decode(body)
             self._check_model(conversation.model)
-            await while_connected(receive, self._answer(caller, conversation, own_id, send))
+            passage.model, passage.is_streamed = self._answerer.model_id, conversation.is_streamed
+            key = None if conversation.is_streamed else headers.get(b"idempotency-key")
+            await while_connected(receive, call.answer(conversation, key, body, send))
         except Disconnected:
-            return
+            passage.leave()
         except ServiceError as error:
-            await _send_reply(send, self._door.refuse(error, own_id))
+            if not passage.is_over:
+                passage.refuse(error)
+            await send_reply(send, call.error_reply(error))
+        except BaseException as error:
+            if not passage.is_over:
+                passage.refuse(ServerFault("internal error")) if isinstance(error, Exception) else passage.leave()
+            raise
 
     def _check_model(self, model: str) -> None:
         if model != self._answerer.model_id:
             raise NotFound(f"there is no model {model[:100]!r} here: this server has {self._answerer.model_id!r}")
 
-    async def _answer(self, caller: Caller, conversation: Conversation, own_id: str | None, send: Send) -> None:
-        """Cancelled, or out of a client's patience, it gives the request's place back. Raises ServiceError before anything was
-        submitted, Disconnected if the client takes nothing."""
-        inbox = _Inbox()
-        number = await self._answerer.ask(caller, conversation, inbox.put)
-        answer_id = self._door.name(number, own_id)
-        try:
-            if conversation.is_streamed:
-                await self._stream(inbox, answer_id, send)
-            else:
-                await _send_reply(send, await _whole(inbox, answer_id))
-        finally:
-            self._answerer.cancel(number)
 
-    async def _stream(self, inbox: _Inbox, answer_id: str, send: Send) -> None:
-        events = await inbox.take()
-        if isinstance(events[0], Failed):
-            await _send_reply(send, error_reply(events[0].error, answer_id))
+class _Call:
+    """One call of the route. `standing` of its limits is known once they were asked."""
+
+    def __init__(self, front: Front, answerer: Answerer, http: HttpConfig, dialect: Dialect, passage: Passage) -> None:
+        self._front = front
+        self._answerer = answerer
+        self._http = http
+        self._dialect = dialect
+        self._passage = passage
+
+    async def answer(self, conversation: Conversation, key: bytes | None, body: bytes, send: Send) -> None:
+        """Cancelled, or out of a client's patience, it gives back what it holds. Raises ServiceError before anything was sent,
+        Disconnected if the client takes nothing."""
+        if conversation.is_streamed:
+            answering = Answering(self._front, self._answerer, self._passage)
+            self._front.meters.num_open_streams += 1
+            try:
+                await answering.begin(conversation)
+                await self._stream(answering, conversation, send)
+            finally:
+                self._front.meters.num_open_streams -= 1
+                answering.close()
             return
-        await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(answer_id)})
-        frames = [native.start_event(answer_id, self._answerer.model_id)]
-        is_over = False
-        while not is_over:
-            frames += [_frame(event, answer_id) for event in events]
-            is_over = bool(events) and not isinstance(events[-1], Delta)
-            await self._send_within_patience(send, b"".join(frames), more_body=not is_over)
-            frames = []
-            if not is_over:
-                events = await self._take_or_ping(inbox, frames)
+        if key is None:
+            reply = await self._whole(conversation, None)
+        else:
+            tenant = self._passage.caller.tenant
+            name = f"{self._passage.route} {self._dialect.name}"
+            scope = digest(tenant, key)
+            reply = await self._front.idempotency.answer(tenant, key, body, name, lambda: self._whole(conversation, scope))
+        self._passage.end_with(reply)
+        await send_reply(send, reply)
 
-    async def _take_or_ping(self, inbox: _Inbox, frames: list[bytes]) -> list[Event]:
+    async def _whole(self, conversation: Conversation, idempotency: str | None) -> Reply:
+        """A whole answer, recorded. Raises ServiceError."""
+        answering = Answering(self._front, self._answerer, self._passage, idempotency=idempotency)
+        parts: list[str] = []
+        try:
+            await answering.begin(conversation)
+            while True:
+                for piece in await answering.take():
+                    parts.append(piece.text)
+                    if isinstance(piece.end, Failed):
+                        answering.close(piece.end.outcome)
+                        raise piece.end.error
+                    if piece.end is not None:
+                        end = piece.end
+                        answering.finish(end)
+                        head = self._head(answering)
+                        body = self._dialect.encode_answer(head, "".join(parts), end.finish, end.stop_sequence, end.usage)
+                        return Reply(200, body, self._passage.shown_id, self._headers())
+        finally:
+            answering.close()
+
+    async def _stream(self, answering: Answering, conversation: Conversation, send: Send) -> None:
+        pieces = await answering.take()
+        while not any(piece.text or piece.end is not None for piece in pieces):
+            pieces = await answering.take()
+        if isinstance(pieces[-1].end, Failed) and not any(piece.text for piece in pieces):
+            answering.close(pieces[-1].end.outcome)
+            raise pieces[-1].end.error
+        writer = self._dialect.open_stream(self._head(answering), conversation)
+        await send({"type": "http.response.start", "status": 200, "headers": self._stream_headers()})
+        frames = [writer.start()]
+        while True:
+            for piece in pieces:
+                frames += self._frames(piece, writer, answering)
+            is_over = bool(pieces) and pieces[-1].end is not None
+            if is_over and not self._passage.is_over:
+                self._passage.end(200, Outcome.OK)
+            await self._send_within_patience(send, b"".join(frames), more_body=not is_over)
+            answering.note_delivered()
+            if is_over:
+                return
+            frames = []
+            pieces = await self._take_or_ping(answering, writer, frames)
+
+    def _frames(self, piece: Piece, writer: EventWriter, answering: Answering) -> list[bytes]:
+        """What a piece looks like; its end is recorded before it can be sent."""
+        frames = [writer.delta(piece.text)] if piece.text else []
+        end, error = piece.end, None
+        if end is None:
+            return frames
+        if not isinstance(end, Failed):
+            try:
+                answering.finish(end)
+            except ServiceError as refusal:
+                error, outcome = refusal, Outcome.FAILED
+            else:
+                return [*frames, writer.stop(end.finish, end.stop_sequence, end.usage)]
+        else:
+            error, outcome = end.error, end.outcome
+        answering.close(outcome)
+        self._passage.end(200, outcome, error.type)
+        return [*frames, writer.error(error)]
+
+    async def _take_or_ping(self, answering: Answering, writer: EventWriter, frames: list[bytes]) -> list[Piece]:
         """What has come; nothing, and a ping in `frames`, if that takes too long."""
         try:
             async with asyncio.timeout(self._http.ping_interval_s):
-                return await inbox.take()
+                await answering.wait()
         except TimeoutError:
-            frames.append(native.PING_EVENT)
+            frames.append(writer.ping())
             return []
+        return await answering.take()
 
     async def _send_within_patience(self, send: Send, body: bytes, *, more_body: bool) -> None:
         """A server's `send` returns when the client has taken what was sent before, or nearly so. Our own server cuts the
@@ -120,40 +188,32 @@ class MessagesAsgi:
         if not is_taken:
             raise Disconnected
 
+    def error_reply(self, error: ServiceError) -> Reply:
+        reply = self._dialect.error_reply(error, self._passage.shown_id)
+        reply.headers.extend(self._headers())
+        return reply
 
-async def _whole(inbox: _Inbox, answer_id: str) -> Reply:
-    parts: list[str] = []
-    while True:
-        for event in await inbox.take():
-            if isinstance(event, Failed):
-                return error_reply(event.error, answer_id)
-            assert not isinstance(event, Cancelled)
-            parts.append(event.text)
-            if isinstance(event, Finished):
-                body = native.encode_answer(answer_id, "".join(parts), event.finish, event.usage)
-                return Reply(200, body, answer_id, [])
+    def _head(self, answering: Answering) -> AnswerHead:
+        return AnswerHead(
+            id=self._passage.id,
+            model=self._answerer.model_id,
+            created_at=int(self._front.wall_clock()),
+            num_input_tokens=answering.num_input_tokens,
+        )
 
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        standing, dialect = self._passage.standing, self._dialect
+        headers = [*dialect.request_id_headers(self._passage.shown_id).items()]
+        if standing is not None:
+            headers += dialect.limit_headers(standing, now=self._front.wall_clock())
+        return headers
 
-def _frame(event: Event, answer_id: str) -> bytes:
-    if isinstance(event, Delta):
-        return native.delta_event(event.text)
-    if isinstance(event, Failed):
-        return native.error_event(event.error, answer_id)
-    assert isinstance(event, Finished)
-    last = native.delta_event(event.text) if event.text else b""
-    return last + native.stop_event(event.finish, event.usage)
-
-
-def _stream_headers(answer_id: str) -> list[tuple[bytes, bytes]]:
-    """No cache may keep it, and no proxy may collect it into lumps (B72)."""
-    return [
-        (b"content-type", b"text/event-stream"),
-        (b"cache-control", b"no-cache"),
-        (b"x-accel-buffering", b"no"),
-        (b"x-request-id", answer_id.encode("ascii")),
-    ]
-
-
-async def _send_reply(send: Send, reply: Reply) -> None:
-    for message in asgi_messages(reply):
-        await send(message)
+    def _stream_headers(self) -> list[tuple[bytes, bytes]]:
+        """No cache may keep it, and no proxy may collect it into lumps (B72)."""
+        return [
+            (b"content-type", b"text/event-stream"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+            (b"x-request-id", self._passage.shown_id.encode("ascii")),
+            *self._headers(),
+        ]

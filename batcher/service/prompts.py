@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from backends.base import Tokenizer
 from batcher.errors import InvalidRequest, Overloaded
-from batcher.service.conversation import Conversation
+from batcher.service.conversation import DEFAULT_MAX_TOKENS, Conversation
 
 _INLINE_BYTES = 2_048
 """About a millisecond of tokenizing: less than handing it to a thread and back may take on a busy machine."""
@@ -29,25 +29,38 @@ class Prompter:
 
     def __init__(self, tokenizer: Tokenizer, *, context_len: int) -> None:
         self._tokenizer = tokenizer
-        self._context_len = context_len
+        self.context_len = context_len
         # No text of more bytes has a token for each: what is longer needs no tokenizing to be refused.
         self._max_token_bytes = max(1, max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)))
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenizer")
         self.num_pending_bytes = 0
         """Of the conversations that threads work at or that wait for one, and that nobody has called off; with their turns'."""
 
-    async def encode(self, conversation: Conversation) -> list[int]:
-        """The prompt's ids. Raises InvalidRequest if prompt and max_tokens do not fit the context, Overloaded at once if more
-        prompts wait for a thread than may. Cancelled, it gives its place back."""
+    async def prepare(self, conversation: Conversation) -> tuple[list[int], int]:
+        """The prompt's ids, and the most tokens that the answer may have.
+
+        Raises InvalidRequest if the two do not fit the context, Overloaded at once if more prompts wait for a thread than may.
+        Cancelled, it gives its place back.
+        """
         content_bytes = conversation.num_bytes
         num_bytes = content_bytes + _TURN_BYTES * len(conversation.messages)
+        wanted = 1 if conversation.max_tokens is None else conversation.max_tokens
         if num_bytes <= _INLINE_BYTES:  # Cheap enough to be refused with its exact length.
             prompt = self._tokenizer.render(conversation.messages)
         else:
-            self._check_length(-(-content_bytes // self._max_token_bytes), conversation.max_tokens, is_exact=False)
+            self._check_length(-(-content_bytes // self._max_token_bytes), wanted, is_exact=False)
             prompt = await self._encode_on_thread(conversation, num_bytes)
-        self._check_length(len(prompt), conversation.max_tokens, is_exact=True)
-        return prompt
+        self._check_length(len(prompt), wanted, is_exact=True)
+        if conversation.max_tokens is None:
+            wanted = min(DEFAULT_MAX_TOKENS, self.context_len - len(prompt))
+        return prompt, wanted
+
+    async def count(self, conversation: Conversation) -> int:
+        """Tokens of the prompt. Raises Overloaded as `prepare` does."""
+        num_bytes = conversation.num_bytes + _TURN_BYTES * len(conversation.messages)
+        if num_bytes <= _INLINE_BYTES:
+            return len(self._tokenizer.render(conversation.messages))
+        return len(await self._encode_on_thread(conversation, num_bytes))
 
     async def _encode_on_thread(self, conversation: Conversation, num_bytes: int) -> list[int]:
         if self.num_pending_bytes and self.num_pending_bytes + num_bytes > _MAX_PENDING_BYTES:
@@ -60,11 +73,11 @@ class Prompter:
             self.num_pending_bytes -= num_bytes
 
     def _check_length(self, num_prompt_tokens: int, max_tokens: int, *, is_exact: bool) -> None:
-        if num_prompt_tokens + max_tokens > self._context_len:
+        if num_prompt_tokens + max_tokens > self.context_len:
             about = "" if is_exact else "at least "
             raise InvalidRequest(
                 f"the prompt of {about}{num_prompt_tokens} tokens and max_tokens of {max_tokens} are more together than the "
-                f"model's context of {self._context_len} tokens"
+                f"model's context of {self.context_len} tokens"
             )
 
     def close(self) -> None:

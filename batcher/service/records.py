@@ -15,6 +15,16 @@ class Route(StrEnum):
     CHAT = "/v1/chat/completions"
 
 
+def route_of(path: str) -> str:
+    """The label of a path: its Route, or OTHER."""
+    return path if path in _ROUTES else OTHER
+
+
+OTHER = "other"
+"""In place of a route, or a model, that there is none of."""
+_ROUTES = frozenset(Route)
+
+
 class Refused(StrEnum):
     """What stood in a request's way; a label of metrics. Each says of whom more is needed: the caller's limit, our machines, or
     the caller's own request."""

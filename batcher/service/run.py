@@ -1,70 +1,211 @@
 """`POST /v1/run` (batch mode's plain contract), apart from the way bytes come and go.
 
 Two front ends share it: the fast path inside uvicorn's protocol, and a raw ASGI endpoint for any other server. Both first ask
-the door with the headers, before a byte of the body is read, then `submit` with the whole body.
+the door with the headers, before a byte of the body is read, then `submit` with the whole body. A call goes through the same
+stages as a conversation does, callback by callback: a task for each would cost more than all of them.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Protocol, TypeAlias
 
 from batcher.core.effects import Answer
-from batcher.errors import NotFound
-from batcher.service.auth import Caller
-from batcher.service.door import Door
+from batcher.errors import NotFound, ServerFault, ServiceError
+from batcher.service import log
+from batcher.service.account import Account
 from batcher.service.driver import Driver, End
+from batcher.service.front import Front, Passage
+from batcher.service.safety.contract import CheckContext, Finding
+from batcher.service.safety.stage import SafetyStage, error_of
+from batcher.service.wire.native import NATIVE
 from batcher.service.wire.replies import Reply, error_reply
 from batcher.service.wire.run import decode_run, encode_run
+from batcher.types import Outcome, Usage
 
-OnReply: TypeAlias = Callable[[Reply], None]
+OnResult: TypeAlias = Callable[[Reply | ServiceError], None]
 
-_NO_HEADERS: list[tuple[bytes, bytes]] = []
+
+class Pending(Protocol):
+    """A call that was submitted."""
+
+    def cancel(self) -> None:
+        """The caller is gone: no result from now on. Nothing happens if it had one."""
 
 
 class Endpoint(Protocol):
     """What the two front ends share."""
 
-    door: Door
+    front: Front
 
-    def submit(self, caller: Caller, body: bytes | bytearray, on_reply: OnReply, *, own_id: str | None = None) -> int:
-        """Sends a request on its way; `on_reply` is called once, perhaps at once. Returns the id to `cancel` it by.
+    def submit(
+        self, passage: Passage, body: bytes | bytearray, on_result: OnResult, *, idempotency: str | None = None
+    ) -> Pending:
+        """Sends a call on its way; `on_result` is called once, perhaps at once. To end the passage is the front end's.
 
-        `own_id` is the id that the caller chose, to be repeated in the reply.
-
-        Raises ServiceError, and then nothing was sent.
+        `idempotency` is the digest of its Idempotency-Key. Raises ServiceError, and then nothing was sent.
         """
 
-    def cancel(self, request_id: int) -> None: ...
+
+def refuse(passage: Passage, error: ServiceError) -> Reply:
+    """The reply to a call that ends with an error; ends its passage."""
+    passage.refuse(error)
+    reply = error_reply(error, passage.shown_id)
+    if passage.standing is not None:
+        reply.headers.extend(NATIVE.limit_headers(passage.standing, now=passage.front.wall_clock()))
+    return reply
 
 
 class RunEndpoint:
     """What is asked, and what is replied."""
 
-    def __init__(self, *, driver: Driver, door: Door) -> None:
-        self._driver = driver
-        self.door = door
+    def __init__(self, *, driver: Driver, front: Front, model_id: str) -> None:
+        self.driver = driver
+        self.front = front
+        self.model_id = model_id
 
-    def submit(self, caller: Caller, body: bytes | bytearray, on_reply: OnReply, *, own_id: str | None = None) -> int:
+    def submit(
+        self, passage: Passage, body: bytes | bytearray, on_result: OnResult, *, idempotency: str | None = None
+    ) -> Pending:
         input_ = decode_run(body).input
-        return self._driver.submit(caller, input_, len(body), lambda end: on_reply(self._reply(end, own_id)))
-
-    def cancel(self, request_id: int) -> None:
-        self._driver.cancel(request_id)
-
-    def _reply(self, end: End, own_id: str | None) -> Reply:
-        request_id = self.door.name(end.request.id, own_id)
-        if isinstance(end, Answer):
-            return Reply(200, encode_run(request_id, end.request.input, end.output), request_id, _NO_HEADERS)
-        return error_reply(end.error, request_id)
+        passage.model = self.model_id
+        call = _Call(self, passage, input_, on_result, idempotency)
+        call.start()
+        return call
 
 
 class NoRunEndpoint:
     """In continuous mode nobody runs batches: says where to ask instead."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, front: Front) -> None:
+        self.front = front
 
-    def submit(self, caller: Caller, body: bytes | bytearray, on_reply: OnReply, *, own_id: str | None = None) -> int:
+    def submit(
+        self, passage: Passage, body: bytes | bytearray, on_result: OnResult, *, idempotency: str | None = None
+    ) -> Pending:
         raise NotFound("there is no /v1/run in continuous mode: ask POST /v1/messages, or serve with --mode batch")
 
-    def cancel(self, request_id: int) -> None:
-        raise AssertionError("nothing was submitted")
+
+class _Call:
+    """`_number` is what the driver knows it by, once submitted; `_task` checks texts, where that takes a task."""
+
+    __slots__ = ("_account", "_endpoint", "_input", "_is_over", "_number", "_on_result", "_passage", "_task")
+
+    def __init__(
+        self, endpoint: RunEndpoint, passage: Passage, input_: str, on_result: OnResult, idempotency: str | None
+    ) -> None:
+        self._endpoint = endpoint
+        self._passage = passage
+        self._input = input_
+        self._on_result = on_result
+        self._account = Account(endpoint.front, passage, idempotency=idempotency)
+        self._number: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    def start(self) -> None:
+        """Raises ServiceError, and then nothing was begun."""
+        safety = self._endpoint.front.safety
+        if safety is None:
+            self._reserve()
+        elif safety.is_inline:
+            self._pass_input(safety.check_input_now(self._context(), [self._input]))
+        else:
+            self._spawn(self._check_input(safety))
+
+    def cancel(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._number is not None and self._endpoint.driver.cancel(self._number) and self._account.is_open:
+            self._account.stopped(Outcome.CANCELLED, Usage(self._passage.num_input, 0), 0)
+        self._account.drop()
+
+    # In.
+
+    async def _check_input(self, safety: SafetyStage) -> None:
+        self._pass_input(await safety.check_input(self._context(), [self._input]))
+
+    def _pass_input(self, finding: Finding | None) -> None:
+        if finding is None:
+            self._reserve()
+        else:
+            # There is no stop reason in this grammar: either verdict is an error.
+            raise error_of(finding)
+
+    def _reserve(self) -> None:
+        self._passage.num_input = num_input = len(self._input if self._input.isascii() else self._input.encode())
+        self._account.reserve(num_input, 0, self._enter)
+
+    def _enter(self, error: ServiceError | None) -> None:
+        if error is not None:
+            self._refuse(error)
+            return
+        endpoint, passage = self._endpoint, self._passage
+        self._number = endpoint.driver.submit(passage.caller, self._input, passage.num_input, self._on_end)
+
+    # Out.
+
+    def _on_end(self, end: End) -> None:
+        if not isinstance(end, Answer):
+            self._refuse(end.error)
+            return
+        safety = self._endpoint.front.safety
+        if safety is None:
+            self._answer(end.output)
+        elif safety.is_inline:
+            self._pass_output(end.output, safety.check_output_now(self._context(), end.output).finding)
+        else:
+            self._spawn(self._check_output(safety, end.output))
+
+    async def _check_output(self, safety: SafetyStage, output: str) -> None:
+        checks = safety.open_output(self._context())
+        finding = (await checks.feed(output)).finding if output else None
+        finding = finding or (await checks.flush()).finding
+        self._pass_output(output, finding)
+
+    def _pass_output(self, output: str, finding: Finding | None) -> None:
+        if finding is None:
+            self._answer(output)
+        else:
+            self._refuse(error_of(finding))
+
+    def _answer(self, output: str) -> None:
+        passage = self._passage
+        passage.num_output = num_output = len(output if output.isascii() else output.encode())
+        try:
+            self._account.answered(Usage(passage.num_input, num_output), num_charged=0)
+        except ServiceError as error:
+            self._refuse(error)
+            return
+        passage.note_first()
+        headers: list[tuple[bytes, bytes]] = []
+        if passage.standing is not None:
+            headers = NATIVE.limit_headers(passage.standing, now=passage.front.wall_clock())
+        self._end(Reply(200, encode_run(passage.id, self._input, output), passage.shown_id, headers))
+
+    def _refuse(self, error: ServiceError) -> None:
+        self._account.drop()
+        self._end(error)
+
+    def _end(self, result: Reply | ServiceError) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._on_result(result)
+
+    def _context(self) -> CheckContext:
+        caller = self._passage.caller
+        return CheckContext(tenant=caller.tenant, tier=caller.tier, model=self._passage.model)
+
+    def _spawn(self, check: Coroutine[None, None, None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._guarded(check))
+
+    async def _guarded(self, check: Coroutine[None, None, None]) -> None:
+        try:
+            await check
+        except ServiceError as error:
+            self._refuse(error)
+        except Exception as error:
+            log.error("request_failed", exc_info=error)
+            self._refuse(ServerFault("internal error"))

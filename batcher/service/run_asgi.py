@@ -1,13 +1,16 @@
-"""`POST /v1/run` as a raw ASGI endpoint: for servers without the fast path, and for what that leaves (a query string)."""
+"""`POST /v1/run` as a raw ASGI endpoint: for servers without the fast path, and for what that leaves (a query string, an
+Idempotency-Key)."""
 
 import asyncio
 
 from starlette.types import Receive, Scope, Send
 
 from batcher.errors import ServiceError
-from batcher.service.asgi import Disconnected, asgi_messages, read_body, while_connected
-from batcher.service.auth import Caller
-from batcher.service.run import Endpoint
+from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
+from batcher.service.front import Passage
+from batcher.service.idempotency import digest
+from batcher.service.records import Route
+from batcher.service.run import Endpoint, refuse
 from batcher.service.wire.replies import Reply, find_request_id
 
 
@@ -16,29 +19,42 @@ class RunAsgi:
 
     def __init__(self, endpoint: Endpoint, *, body_timeout_s: float) -> None:
         self._endpoint = endpoint
+        self._front = endpoint.front
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        own_id = find_request_id(headers)
-        door = self._endpoint.door
+        passage = self._front.open(Route.RUN, headers, find_request_id(headers))
         try:
-            caller = door.authenticate(headers)
-            body = await read_body(receive, door=door, timeout_s=self._body_timeout_s)
-            reply = await while_connected(receive, self._answer(caller, body, own_id))
+            passage.caller = self._front.door.enter(headers)
+            body = await read_body(receive, door=self._front.door, timeout_s=self._body_timeout_s)
+            key = headers.get(b"idempotency-key")
+            reply = await while_connected(receive, self._answer(passage, body, key))
         except Disconnected:
+            passage.leave()
             return
         except ServiceError as error:
-            reply = door.refuse(error, own_id)
-        for message in asgi_messages(reply):
-            await send(message)
+            reply = refuse(passage, error)
+        else:
+            passage.end_with(reply)
+        await send_reply(send, reply)
 
-    async def _answer(self, caller: Caller, body: bytes, own_id: str | None) -> Reply:
-        """The reply. Cancelled before it is there, it gives the request's place back."""
-        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        request_id = self._endpoint.submit(caller, body, answered.set_result, own_id=own_id)
+    async def _answer(self, passage: Passage, body: bytes, key: bytes | None) -> Reply:
+        """Raises ServiceError. Cancelled before the reply is there, it gives the request's place back."""
+        if key is None:
+            return await self._run(passage, body, None)
+        tenant = passage.caller.tenant
+        scope = digest(tenant, key)
+        return await self._front.idempotency.answer(tenant, key, body, Route.RUN, lambda: self._run(passage, body, scope))
+
+    async def _run(self, passage: Passage, body: bytes, idempotency: str | None) -> Reply:
+        ended: asyncio.Future[Reply | ServiceError] = asyncio.get_running_loop().create_future()
+        call = self._endpoint.submit(passage, body, ended.set_result, idempotency=idempotency)
         try:
-            return await answered
+            result = await ended
         finally:
-            if not answered.done() or answered.cancelled():
-                self._endpoint.cancel(request_id)
+            if not ended.done() or ended.cancelled():
+                call.cancel()
+        if isinstance(result, ServiceError):
+            raise result
+        return result

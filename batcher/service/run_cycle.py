@@ -10,9 +10,11 @@ from typing import Protocol
 
 from batcher.errors import ServerFault, ServiceError
 from batcher.service import log
-from batcher.service.auth import Caller
-from batcher.service.run import Endpoint
+from batcher.service.front import Passage
+from batcher.service.records import Route
+from batcher.service.run import Endpoint, Pending, refuse
 from batcher.service.wire.replies import Reply
+from batcher.types import Outcome
 
 
 class Connection(Protocol):
@@ -25,24 +27,23 @@ class Connection(Protocol):
 
 
 class RunCycle:
-    """`caller` is None once the request is refused, with `refusal` the reason; `reads_on` says that its body is read even so.
+    """`refusal` is the reason once the request is refused; `reads_on` says that its body is read even so.
 
-    `own_id` is the id that the caller chose, if any; `request_id` what the dispatcher knows it by while it has it.
+    `passage` takes it through the stages; `pending` is what it was submitted as.
     """
 
     __slots__ = (
         "body",
-        "caller",
         "connection",
         "expects_continue",
         "is_gone",
         "is_started",
         "keep_alive",
         "more_body",
-        "own_id",
+        "passage",
+        "pending",
         "reads_on",
         "refusal",
-        "request_id",
         "response_complete",
     )
 
@@ -51,21 +52,20 @@ class RunCycle:
         connection: Connection,
         keep_alive: bool = False,
         expects_continue: bool = False,
-        own_id: str | None = None,
+        passage: Passage | None = None,
     ) -> None:
         self.connection = connection
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
-        self.own_id = own_id
+        self.passage = passage or connection.endpoint.front.open(Route.RUN, {}, None)
         self.body: bytes | bytearray = b""
         self.more_body = True
         self.is_started = False
         self.is_gone = False
         self.response_complete = False
-        self.caller: Caller | None = None
         self.refusal: ServiceError | None = None
         self.reads_on = False
-        self.request_id: int | None = None
+        self.pending: Pending | None = None
 
     def start(self) -> None:
         """It is its turn."""
@@ -77,7 +77,7 @@ class RunCycle:
     def refuse(self, error: ServiceError, *, reads_on: bool = False) -> None:
         """To be refused when it is its turn, after the rest of the body if that is read on."""
         # Without its traceback, whose frames hold the data just read until the collector comes.
-        self.caller, self.refusal, self.reads_on, self.body = None, error.with_traceback(None), reads_on, b""
+        self.refusal, self.reads_on, self.body = error.with_traceback(None), reads_on, b""
         self._advance()
 
     def feed(self, data: bytes) -> None:
@@ -91,7 +91,7 @@ class RunCycle:
                 self.body = bytearray(self.body)
             self.body += data
         try:
-            self.connection.endpoint.door.check_length(len(self.body))
+            self.connection.endpoint.front.door.check_length(len(self.body))
         except ServiceError as error:
             self.refuse(error)
 
@@ -102,29 +102,36 @@ class RunCycle:
     def hang_up(self) -> None:
         """The client is gone: its place is given back."""
         self.is_gone = True
-        if self.request_id is not None and not self.response_complete:
-            self.connection.endpoint.cancel(self.request_id)
+        if not self.response_complete:
+            if self.pending is not None:
+                self.pending.cancel()
+            self.passage.leave()
         self.response_complete = True
 
     def _advance(self) -> None:
         """Goes on as far as it can: a refusal needs no more body, anything else all of it, and both their turn."""
         if not self.is_started or self.response_complete:
             return
-        endpoint = self.connection.endpoint
         if self.refusal is not None:
             if not (self.reads_on and self.more_body):
-                self._reply(endpoint.door.refuse(self.refusal, self.own_id))
-        elif not self.more_body and self.caller is not None:
+                self._reply(self.refusal)
+        elif not self.more_body:
             body, self.body = self.body, b""
             try:
-                self.request_id = endpoint.submit(self.caller, body, self._reply, own_id=self.own_id)
+                self.pending = self.connection.endpoint.submit(self.passage, body, self._reply)
             except ServiceError as error:
-                self._reply(endpoint.door.refuse(error, self.own_id))
+                self._reply(error)
             except Exception as error:
                 log.error("request_failed", exc_info=error)
-                self._reply(endpoint.door.refuse(ServerFault("internal error"), self.own_id))
+                self._reply(ServerFault("internal error"))
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, result: Reply | ServiceError) -> None:
         self.response_complete = True
-        if not self.is_gone:
-            self.connection.send(reply, self)
+        if self.is_gone:
+            return
+        if isinstance(result, ServiceError):
+            reply = refuse(self.passage, result)
+        else:
+            self.passage.end(result.status, Outcome.OK)
+            reply = result
+        self.connection.send(reply, self)

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from batcher.config import HttpConfig
 from batcher.errors import ConfigError
 from batcher.service.conversation import Answerer
-from batcher.service.door import Door
+from batcher.service.front import Front
 from batcher.service.run import Endpoint
 from batcher.settings import Settings
 
@@ -17,7 +17,7 @@ class Service(Protocol):
 
     settings: Settings
     http: HttpConfig
-    door: Door
+    front: Front
     registry: CollectorRegistry
 
     @property
@@ -26,9 +26,9 @@ class Service(Protocol):
 
     @property
     def answerer(self) -> Answerer:
-        """Of `POST /v1/messages`."""
+        """Of conversations."""
 
-    def start(self) -> None: ...
+    async def start(self) -> None: ...
 
     @property
     def is_ready(self) -> bool:

@@ -42,7 +42,7 @@ def conversation(content: str, max_tokens: int = 10) -> Conversation:
 async def test_the_prompt_is_what_the_tokenizer_makes_of_it() -> None:
     prompter = Prompter(BytesTokenizer(), context_len=100_000)
     for content in ("hello", "x" * 50_000):
-        assert await prompter.encode(conversation(content)) == BytesTokenizer().render((Message("user", content),))
+        assert (await prompter.prepare(conversation(content)))[0] == BytesTokenizer().render((Message("user", content),))
     prompter.close()
 
 
@@ -53,12 +53,12 @@ async def test_the_prompt_is_what_the_tokenizer_makes_of_it() -> None:
 async def test_the_length_is_exact(num_bytes: int, max_tokens: int, fits: bool) -> None:
     prompter = Prompter(BytesTokenizer(), context_len=100)
     if fits:
-        assert len(await prompter.encode(conversation("x" * num_bytes, max_tokens))) == num_bytes + 3
+        assert len((await prompter.prepare(conversation("x" * num_bytes, max_tokens)))[0]) == num_bytes + 3
     else:
         with pytest.raises(
             InvalidRequest, match=f"prompt of {num_bytes + 3} tokens and max_tokens of {max_tokens} .* 100 tokens"
         ):
-            await prompter.encode(conversation("x" * num_bytes, max_tokens))
+            await prompter.prepare(conversation("x" * num_bytes, max_tokens))
     prompter.close()
 
 
@@ -80,11 +80,11 @@ async def test_many_short_turns_are_a_long_prompt() -> None:
     prompter = Prompter(held, context_len=100_000)
     turns = tuple(Message("user", "x") for _ in range(500))
     asked = Conversation(model="m", messages=turns, max_tokens=1, sampling=Sampling())
-    encoding = asyncio.ensure_future(prompter.encode(asked))
+    encoding = asyncio.ensure_future(prompter.prepare(asked))
     await until(lambda: held.num_held == 1)
     assert prompter.num_pending_bytes == 500 * 17
     held.may_go.set()
-    assert await encoding == BytesTokenizer().render(turns)
+    assert (await encoding)[0] == BytesTokenizer().render(turns)
     prompter.close()
 
 
@@ -128,6 +128,6 @@ async def test_a_place_is_given_back_whatever_happens() -> None:
     prompter = Prompter(Broken(), context_len=100_000)
     for content in ("short", "x" * 5_000):
         with pytest.raises(InvalidRequest, match="order of roles"):
-            await prompter.encode(conversation(content))
+            await prompter.prepare(conversation(content))
     assert prompter.num_pending_bytes == 0
     prompter.close()

@@ -1,0 +1,196 @@
+"""One answer on its way from whoever computes it to whoever asked: checked, counted, written down.
+
+begin ─> input checked ─> prompt prepared ─> room reserved ─> submitted
+take  ─> events as they come, what may go out of them
+close ─> however it ended, the account is closed and nothing is computed for nobody
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from batcher.service.account import Account
+from batcher.service.asgi import Disconnected
+from batcher.service.conversation import Answerer, Conversation, Prepared
+from batcher.service.front import Front, Passage
+from batcher.service.generation import NO_USAGE, Cancelled, Delta, Event, Failed, Finished
+from batcher.service.safety.contract import CheckContext, Verdict
+from batcher.service.safety.stage import AnswerGuard, error_of
+from batcher.types import FinishReason, Outcome, Usage
+
+MAX_UNTAKEN_CHARS = 262_144
+"""Of a stream's text that its client does not take; more ends it. Some 60,000 tokens, minutes of any model's work."""
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """What may go out now, and the end if this is it."""
+
+    text: str
+    end: Finished | Failed | None = None
+
+
+class _Inbox:
+    """The events of one answer, from whoever makes them to the task that sends them: together, if they came together."""
+
+    def __init__(self, on_first: Callable[[], None], on_too_many: Callable[[], None]) -> None:
+        self._events: list[Event] = []
+        self._has_some = asyncio.Event()
+        self._on_first = on_first
+        self._on_too_many = on_too_many
+        self._num_chars = 0
+        self.num_computed = 0
+        """Tokens that events have told of."""
+        self.end: Finished | Failed | None = None
+
+    def put(self, event: Event) -> None:
+        assert not isinstance(event, Cancelled)
+        self._events.append(event)
+        self._has_some.set()
+        if isinstance(event, Delta):
+            if not self.num_computed:
+                self._on_first()
+            self.num_computed += event.num_tokens
+            self._num_chars += len(event.text)
+            if self._num_chars > MAX_UNTAKEN_CHARS:
+                self._on_too_many()
+        else:
+            self.end = event
+
+    async def wait(self) -> None:
+        """Until something has come."""
+        await self._has_some.wait()
+
+    def take(self) -> list[Event]:
+        """All that has come."""
+        self._has_some.clear()
+        self._num_chars = 0
+        events, self._events = self._events, []
+        return events
+
+
+class Answering:
+    """Belongs to the task that takes from it. `_number` is what the answerer knows it by, once submitted."""
+
+    def __init__(self, front: Front, answerer: Answerer, passage: Passage, *, idempotency: str | None = None) -> None:
+        self._front = front
+        self._answerer = answerer
+        self._passage = passage
+        self.account = Account(front, passage, idempotency=idempotency)
+        self._inbox = _Inbox(passage.note_first, self._overflow)
+        self._number: int | None = None
+        self._prepared: Prepared | None = None
+        self._output: AnswerGuard | None = None
+        self._is_streamed = passage.is_streamed
+        self._is_overfull = False
+        self._has_text = False
+        """Whether something of the answer may have been sent: then a stream has no status any more, and ends as one."""
+        self._num_taken = 0
+        self._num_delivered = 0
+        self._is_settled = False
+
+    @property
+    def num_input_tokens(self) -> int:
+        assert self._prepared is not None
+        return self._prepared.num_input_tokens
+
+    async def begin(self, conversation: Conversation) -> None:
+        """Raises ServiceError; cancelled or raising, `close` is still to be called."""
+        safety = self._front.safety
+        if safety is not None:
+            caller = self._passage.caller
+            context = CheckContext(tenant=caller.tenant, tier=caller.tier, model=self._answerer.model_id)
+            finding = await safety.check_input(context, [message.content for message in conversation.messages])
+            if finding is not None:
+                raise error_of(finding)
+            self._output = safety.open_output(context)
+        self._prepared = prepared = await self._answerer.prepare(conversation)
+        self._passage.num_input = prepared.num_input_tokens
+        await self.account.reserved(prepared.num_input_tokens, prepared.max_tokens)
+        self._number = self._answerer.submit(self._passage.caller, prepared, self._inbox.put)
+
+    async def wait(self) -> None:
+        """Until there is something to take. May be cancelled, and nothing is lost."""
+        await self._inbox.wait()
+
+    async def take(self) -> list[Piece]:
+        """What has come, at least one piece; waits for it. The last of all has the end.
+
+        Raises Disconnected for a stream of which nothing was taken for too long. Cancelled, it loses what it took.
+        """
+        await self._inbox.wait()
+        pieces: list[Piece] = []
+        events = self._inbox.take()
+        if self._is_overfull:
+            raise Disconnected
+        for event in events:
+            assert not isinstance(event, Cancelled)
+            if isinstance(event, Delta):
+                self._num_taken += event.num_tokens
+            pieces.append(await self._check(event))
+            self._has_text = self._has_text or bool(pieces[-1].text)
+            if pieces[-1].end is not None:
+                break
+        return pieces
+
+    async def _check(self, event: Delta | Finished | Failed) -> Piece:
+        """What may go out of an event."""
+        if isinstance(event, Failed) or self._output is None:
+            return Piece("" if isinstance(event, Failed) else event.text, None if isinstance(event, Delta) else event)
+        checked = await self._output.feed(event.text) if event.text else None
+        text, finding = ("", None) if checked is None else (checked.text, checked.finding)
+        if isinstance(event, Finished) and finding is None:
+            last = await self._output.flush()
+            text, finding = text + last.text, last.finding
+        if finding is None:
+            return Piece(text, event if isinstance(event, Finished) else None)
+        if finding.verdict is Verdict.REFUSE and not (self._is_streamed and (self._has_text or text)):
+            return Piece("", Failed(Outcome.FAILED, error_of(finding), self._usage(event)))
+        return Piece(text, Finished("", FinishReason.REFUSAL, self._usage(event)))
+
+    def _usage(self, event: Delta | Finished | Failed) -> Usage:
+        if isinstance(event, Finished):
+            return event.usage
+        return Usage(self.num_input_tokens, self._inbox.num_computed)
+
+    def note_delivered(self) -> None:
+        """What was taken is sent."""
+        self._num_delivered = self._num_taken
+
+    def finish(self, end: Finished) -> None:
+        """The answer is whole and its last bytes are about to be sent. Raises Overloaded if it must be recorded and cannot."""
+        self._is_settled = True
+        self._passage.num_output = end.usage.output_tokens
+        self.account.answered(end.usage)
+
+    def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """However it ended; what is still computed is not waited for. Idempotent."""
+        if self._is_settled or not self.account.is_open:
+            self._stop_computing(None)
+            self.account.drop()
+            return
+        self._is_settled = True
+        self._passage.num_output = self._num_delivered
+        end = self._inbox.end
+        if end is not None or self._number is None:
+            self._stopped(outcome, NO_USAGE if end is None else end.usage)
+        else:
+            self._stop_computing(lambda usage: self._stopped(outcome, usage))
+
+    def _stopped(self, outcome: Outcome, computed: Usage) -> None:
+        self.account.stopped(outcome, computed, self._num_delivered)
+
+    def _stop_computing(self, on_usage: Callable[[Usage], None] | None) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            self._answerer.cancel(number, on_usage or _forget)
+
+    def _overflow(self) -> None:
+        """The client takes nothing: nothing more is computed for it. It is cut off when its patience is over."""
+        if self._is_streamed and not self._is_overfull:
+            self._is_overfull = True
+            asyncio.get_running_loop().call_soon(self.close)
+
+
+def _forget(usage: Usage) -> None:
+    """The account knows already."""

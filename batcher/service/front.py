@@ -1,0 +1,189 @@
+"""The front door: the stages that every request passes, whatever its route, its grammar and the mode.
+
+    headers   door          whose key, what length; refused before the body where that can be known (limits, load)
+    body      dialect       what is asked
+              idempotency   asked before?
+              safety        may it come in?
+              limits        is there room in the key's minute?           ─┐
+              engine        admission, then the answer                    │ account.py: whatever the way out, what was
+              safety        may it go out?                                │ reserved is settled or given back, once
+              usage         written down before the last byte leaves     ─┘
+              passage       one log line, the metrics, the span
+
+One object has them all; a `Passage` takes one HTTP call through them and an `Account` keeps one answer's books.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from batcher.core.admission.reservation import Standing
+from batcher.errors import Expired, Overloaded, RateLimited, SafetyRefused, ServerFault, ServiceError, ShuttingDown
+from batcher.service.auth import Caller
+from batcher.service.door import Door
+from batcher.service.front_meters import FrontMeters
+from batcher.service.idempotency import REPLAYED, Idempotency
+from batcher.service.limiter import Limiter
+from batcher.service.records import Refused, RequestLine
+from batcher.service.request_log import RequestLog
+from batcher.service.safety.stage import SafetyStage
+from batcher.service.stores.usage_log import UsageLog
+from batcher.service.tracing import TraceContext, Tracer
+from batcher.service.wire.replies import Reply
+from batcher.types import Outcome
+
+INVALID = "invalid"
+"""In place of an Outcome: refused as it could not be accepted from anybody."""
+
+LEFT = 499
+"""The status of who left before a reply, in logs and metrics only; web servers' common word for it."""
+
+
+NOBODY = Caller("", "")
+"""Who calls, before anybody knows."""
+
+
+class Front:
+    """The stages of one service. Optional ones are None where they are not configured."""
+
+    def __init__(
+        self,
+        *,
+        door: Door,
+        limiter: Limiter,
+        safety: SafetyStage | None,
+        idempotency: Idempotency,
+        usage: UsageLog | None,
+        meters: FrontMeters,
+        request_log: RequestLog | None,
+        tracer: Tracer,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.door = door
+        self.limiter = limiter
+        self.safety = safety
+        self.idempotency = idempotency
+        self.usage = usage
+        self.meters = meters
+        self.tracer = tracer
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self._request_log = request_log
+
+    def open(self, route: str, headers: Mapping[bytes, bytes], own_id: str | None) -> "Passage":
+        """A call of this route has come."""
+        return Passage(self, route, self.tracer.start(headers), self.door.next_id(), own_id)
+
+    def observe(self, line: RequestLine, passage: "Passage") -> None:
+        self.meters.observe(line)
+        if self._request_log is not None:
+            self._request_log.write(line)
+        if passage.trace is not None:
+            self.tracer.end(passage.trace, line)
+
+
+class Passage:
+    """One HTTP call, from its headers to its reply. It is ended once, by `end`, however it ends."""
+
+    __slots__ = (
+        "arrived_at",
+        "caller",
+        "first_at",
+        "front",
+        "id",
+        "is_over",
+        "is_replayed",
+        "is_streamed",
+        "model",
+        "num_input",
+        "num_output",
+        "own_id",
+        "route",
+        "standing",
+        "trace",
+    )
+
+    def __init__(self, front: Front, route: str, trace: TraceContext | None, id_: str, own_id: str | None) -> None:
+        self.front = front
+        self.route = route
+        self.trace = trace
+        self.id = id_
+        self.own_id = own_id
+        """The id that the caller chose, if it is one that may be repeated."""
+        self.arrived_at = front.clock()
+        self.first_at: float | None = None
+        """When the first text of the answer was there."""
+        self.caller = NOBODY
+        self.model = ""
+        self.standing: Standing | None = None
+        """Of its key's limits, once they were asked."""
+        self.is_streamed = False
+        self.num_input = 0
+        self.num_output = 0
+        self.is_over = False
+        self.is_replayed = False
+        """Whether it gets an answer that was kept."""
+
+    @property
+    def shown_id(self) -> str:
+        """What the caller is told as x-request-id."""
+        return self.own_id or self.id
+
+    def note_first(self) -> None:
+        if self.first_at is None:
+            self.first_at = self.front.clock()
+
+    def refuse(self, error: ServiceError) -> None:
+        """Ends with an error."""
+        refused = Refused.SAFETY if isinstance(error, SafetyRefused) else error.refused
+        self.end(error.status, outcome_of(error), error.type, refused=refused)
+
+    def leave(self) -> None:
+        """Ends as the client has left, unless it has ended."""
+        if not self.is_over:
+            self.end(LEFT, Outcome.CANCELLED)
+
+    def end_with(self, reply: Reply) -> None:
+        """Ends with an answer."""
+        self.is_replayed = REPLAYED in reply.headers
+        self.end(reply.status, Outcome.OK)
+
+    def end(self, status: int, outcome: str, error: str = "", *, refused: str = "") -> None:
+        assert not self.is_over
+        self.is_over = True
+        front, caller = self.front, self.caller
+        line = RequestLine(
+            at=front.wall_clock(),
+            request_id=self.id,
+            own_id=self.own_id or "",
+            route=self.route,
+            status=status,
+            outcome=outcome,
+            e2e_s=front.clock() - self.arrived_at,
+            key=caller.key_id,
+            tenant=caller.tenant,
+            tier=caller.tier,
+            model=self.model,
+            error=error,
+            refused=refused,
+            is_replayed=self.is_replayed,
+            is_streamed=self.is_streamed,
+            input_tokens=self.num_input,
+            output_tokens=self.num_output,
+            ttft_s=None if self.first_at is None else self.first_at - self.arrived_at,
+            trace_id="" if self.trace is None else self.trace.trace_id,
+        )
+        front.observe(line, self)
+
+
+def outcome_of(error: ServiceError) -> str:
+    """How a request that is told this has ended (DESIGN D7)."""
+    if isinstance(error, RateLimited):
+        return Outcome.REJECTED_RATE
+    if isinstance(error, ShuttingDown):
+        return Outcome.REJECTED_SHUTDOWN
+    if isinstance(error, Overloaded):
+        return Outcome.REJECTED_CAPACITY
+    if isinstance(error, Expired):
+        return Outcome.EXPIRED
+    return Outcome.FAILED if isinstance(error, ServerFault) else INVALID

@@ -1,0 +1,109 @@
+"""Which keys a service has, and the keys file read again when it changes, without a restart.
+
+The file is asked for its time, size and number twice a second: a `stat` costs the event loop microseconds. A watch by the
+system (inotify) was refused, since it sees nothing of a folder that is mounted from elsewhere. Reading, which may be long, is a
+thread's. A file that cannot be understood changes nothing: whoever has a key keeps it until the file is mended.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from batcher.config import KeyConfig, TierConfig
+from batcher.errors import ConfigError
+from batcher.keys.file import create_command, read_keys
+from batcher.service import log
+from batcher.service.auth import DevelopmentKeys, Keyring, Keys
+
+CHECK_INTERVAL_S = 0.5
+"""A revoked key stops working within about a second, with the reading."""
+
+_Mark: TypeAlias = tuple[int, int, int]
+
+
+class KeySource:
+    """The keys of one service: configured, from a file, or both; without either, the development keys.
+
+    `keys` is one object for good, of which the contents change. From `start` to `close` it belongs to the running event loop;
+    of `_timer` and `_reading` at most one is pending.
+    """
+
+    keys: Keys
+
+    def __init__(self, *, configured: tuple[KeyConfig, ...], file: Path | None, tiers: tuple[TierConfig, ...]) -> None:
+        """Raises ConfigError, also for a file that is missing or without a key."""
+        self._configured = configured
+        self._file = file
+        self._tiers = tiers
+        self._keyring = Keyring((), tiers)
+        self._mark: _Mark | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading: asyncio.Future[Keyring] | None = None
+        if file is None and not configured:
+            self.keys = DevelopmentKeys(tiers)
+            return
+        self.keys = self._keyring
+        if file is not None:
+            self._mark = _mark_of(file)
+        self._keyring.become(Keyring(self._all_keys(), tiers))
+        if not self._keyring:
+            assert file is not None
+            raise ConfigError(f"there is no key in the keys file {file}; {create_command(file)} makes one")
+
+    def start(self) -> None:
+        if self._file is not None:
+            self._arm(self._file)
+
+    def close(self) -> None:
+        for pending in (self._timer, self._reading):
+            if pending is not None:
+                pending.cancel()
+
+    def _all_keys(self) -> tuple[KeyConfig, ...]:
+        return self._configured if self._file is None else (*self._configured, *read_keys(self._file))
+
+    def _arm(self, file: Path) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check, file)
+
+    def _check(self, file: Path) -> None:
+        # Before the reading: what changes meanwhile is another change.
+        mark = _mark_of(file)
+        if mark == self._mark:
+            self._arm(file)
+            return
+        self._mark = mark
+        self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+        self._reading.add_done_callback(lambda reading: self._on_read(file, reading))
+
+    def _read(self) -> Keyring:
+        """In a thread. A key of a tier that this server does not have opens nothing, and holds up no other key's revocation."""
+        known = {tier.name for tier in self._tiers}
+        keys = self._all_keys()
+        for key in keys:
+            if key.tier not in known:
+                log.error("key_left_out", key_id=key.key_id, tier=key.tier, tiers=sorted(known))
+        return Keyring((key for key in keys if key.tier in known), self._tiers)
+
+    def _on_read(self, file: Path, reading: "asyncio.Future[Keyring]") -> None:
+        if reading.cancelled():
+            return
+        self._reading = None
+        self._arm(file)
+        error = reading.exception()
+        if isinstance(error, ConfigError):
+            log.error("keys_file_refused", reason=str(error), num_keys=len(self._keyring))
+        elif error is not None:
+            log.error("keys_file_refused", exc_info=error, num_keys=len(self._keyring))
+        else:
+            self._keyring.become(reading.result())
+            log.event("keys_reloaded", num_keys=len(self._keyring))
+
+
+def _mark_of(file: Path) -> _Mark | None:
+    """What is different after a change; None while there is no file."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -1,0 +1,74 @@
+"""The routes that tell of models and count tokens: quick answers that cost no GPU's time and are neither limited nor billed."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from batcher.config import HttpConfig
+from batcher.errors import NotFound, ServiceError
+from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
+from batcher.service.conversation import Answerer
+from batcher.service.door import Door
+from batcher.service.wire.anthropic import ANTHROPIC
+from batcher.service.wire.models import (
+    ModelEntry,
+    encode_anthropic_model,
+    encode_anthropic_models,
+    encode_openai_model,
+    encode_openai_models,
+)
+from batcher.service.wire.replies import Reply, find_request_id
+
+ANTHROPIC_VERSION = b"anthropic-version"
+"""The header that asks for that vendor's grammar."""
+
+
+class ModelRoutes:
+    """`GET /v1/models` and `GET /v1/models/{model_id}`, in the grammar of whoever asks."""
+
+    def __init__(self, model: ModelEntry) -> None:
+        self._model = model
+
+    async def list(self, request: Request) -> Response:
+        encode = encode_anthropic_models if _is_anthropic(request) else encode_openai_models
+        return Response(encode([self._model]), media_type="application/json")
+
+    async def get(self, request: Request) -> Response:
+        """Raises NotFound."""
+        if request.path_params["model_id"] != self._model.id:
+            raise NotFound(f"there is no such model here: this server has {self._model.id!r}")
+        encode = encode_anthropic_model if _is_anthropic(request) else encode_openai_model
+        return Response(encode(self._model), media_type="application/json")
+
+
+class CountTokensAsgi:
+    """`POST /v1/messages/count_tokens`."""
+
+    def __init__(self, *, door: Door, answerer: Answerer, http: HttpConfig) -> None:
+        self._door = door
+        self._answerer = answerer
+        self._http = http
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        request_id = find_request_id(headers) or self._door.next_id()
+        try:
+            self._door.authenticate(headers)
+            body = await read_body(receive, door=self._door, timeout_s=self._http.body_timeout_s)
+            conversation = ANTHROPIC.decode_count(body)
+            if conversation.model != self._answerer.model_id:
+                raise NotFound(
+                    f"there is no model {conversation.model[:100]!r} here: this server has {self._answerer.model_id!r}"
+                )
+            num_tokens = await while_connected(receive, self._answerer.count(conversation))
+        except Disconnected:
+            return
+        except ServiceError as error:
+            await send_reply(send, ANTHROPIC.error_reply(error, request_id))
+            return
+        names = list(ANTHROPIC.request_id_headers(request_id).items())
+        await send_reply(send, Reply(200, ANTHROPIC.encode_count(num_tokens), request_id, names))
+
+
+def _is_anthropic(request: Request) -> bool:
+    return ANTHROPIC_VERSION.decode() in request.headers

@@ -1,0 +1,95 @@
+"""The small routes: is it up, can it serve, what does it do, what can be asked; and what is said where there is no route."""
+
+from collections.abc import Mapping
+
+import msgspec
+from prometheus_client import generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from batcher.errors import MethodNotAllowed, NotFound, ServerFault, ServiceError
+from batcher.service import log
+from batcher.service.asgi import asgi_messages
+from batcher.service.models_asgi import ANTHROPIC_VERSION
+from batcher.service.openapi import openapi_document
+from batcher.service.records import route_of
+from batcher.service.service import Service
+from batcher.service.wire.anthropic import ANTHROPIC
+from batcher.service.wire.dialect import Dialect
+from batcher.service.wire.native import NATIVE
+from batcher.service.wire.openai import OPENAI
+from batcher.service.wire.replies import Reply, find_request_id
+
+
+class Pages:
+    """Of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._document = openapi_document(service.settings.mode, [service.answerer.model_id])
+        self.routes = [
+            Route("/health", self._health),
+            Route("/ready", self._ready),
+            Route("/metrics", self._metrics),
+            Route("/load", self._load),
+            Route("/openapi.json", self._openapi),
+        ]
+
+    async def _health(self, request: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def _ready(self, request: Request) -> Response:
+        is_ready = self._service.is_ready
+        return _json({"ready": is_ready}, status=200 if is_ready else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._service.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _load(self, request: Request) -> Response:
+        return _json(self._service.load())
+
+    async def _openapi(self, request: Request) -> Response:
+        return Response(self._document, media_type="application/json")
+
+    # What is said where something is not as it should be.
+
+    def refuse(self, path: str, headers: Mapping[bytes, bytes], error: ServiceError) -> Reply:
+        """The reply, in the grammar of the path, to a request that no endpoint has seen; it is counted and logged."""
+        passage = self._service.front.open(route_of(path), headers, find_request_id(headers))
+        passage.refuse(error)
+        return dialect_of(path, headers).error_reply(error, passage.shown_id)
+
+    async def on_http_exception(self, request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, HTTPException)
+        path = request.url.path
+        error: ServiceError = NotFound(f"there is no {path:.200}")
+        if exc.status_code == 405:
+            error = MethodNotAllowed(f"{request.method:.20} is not allowed on {path:.200}")
+        return self._refusal(request, error, dict(exc.headers or {}))
+
+    async def on_service_error(self, request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, ServiceError)
+        return self._refusal(request, exc, {})
+
+    async def on_exception(self, request: Request, exc: Exception) -> Response:
+        log.error("handler_failed", exc_info=exc, path=f"{request.url.path:.200}")
+        return self._refusal(request, ServerFault("internal error"), {})
+
+    def _refusal(self, request: Request, error: ServiceError, more_headers: dict[str, str]) -> Response:
+        start, body = asgi_messages(self.refuse(request.url.path, dict(request.headers.raw), error))
+        response = Response(body["body"], status_code=start["status"], headers=more_headers)
+        response.raw_headers.extend(header for header in start["headers"] if header[0] != b"content-length")
+        return response
+
+
+def dialect_of(path: str, headers: Mapping[bytes, bytes]) -> Dialect:
+    """The grammar in which a request is answered."""
+    if path == "/v1/chat/completions":
+        return OPENAI
+    return ANTHROPIC if ANTHROPIC_VERSION in headers and path.startswith("/v1/m") else NATIVE
+
+
+def _json(value: object, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
