@@ -1,0 +1,108 @@
+"""Literal phrases in text that comes in pieces: Aho and Corasick's automaton (1975).
+
+Its state is the longest end of the text so far that is the beginning of a phrase, which is exactly what a stream must hold
+back, and no more. Looking for each phrase in a growing buffer was refused: it holds back a fixed length, or costs the whole
+buffer again for every piece. Whole texts are looked through by RE2 first, much faster; only those with a phrase come here.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+
+class Match(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Where something was found; the least of several is the one that was complete first. Positions count characters from the
+    beginning of the text."""
+
+    end: int
+    start: int
+    rule: int
+    """Its index in the file."""
+
+
+def fold(text: str) -> str:
+    """Case taken away one character at a time, so that positions stay and pieces fold as their whole does.
+
+    `str.lower` alone does neither: it makes two characters of `İ`, and looks at its neighbours for a sigma.
+    """
+    if text.isascii():
+        return text.lower()
+    if "İ" in text:
+        return "".join(char if char == "İ" else fold(char) for char in text)
+    return text.lower().replace("ς", "σ").replace("ſ", "s")
+
+
+class PhraseAutomaton:
+    """The phrases of some rules; read-only after birth, shared by all answers. Node 0 is the beginning of every phrase."""
+
+    def __init__(self, phrases: Iterable[tuple[str, int]]) -> None:
+        """`phrases` are (phrase, index of its rule); of equal phrases the first counts."""
+        self.children: list[dict[str, int]] = [{}]
+        self.depths = [0]
+        self.shorter = [0]
+        """Of each node: the longest other node whose text is an end of this node's text."""
+        self.found: list[tuple[int, int] | None] = [None]
+        """Of each node: (length, rule) of the longest phrase that ends there."""
+        for phrase, rule in phrases:
+            self._add(phrase, rule)
+        self._link()
+
+    def _add(self, phrase: str, rule: int) -> None:
+        node = 0
+        for char in phrase:
+            child = self.children[node].get(char)
+            if child is None:
+                child = len(self.children)
+                self.children[node][char] = child
+                self.children.append({})
+                self.depths.append(self.depths[node] + 1)
+                self.shorter.append(0)
+                self.found.append(None)
+            node = child
+        if self.found[node] is None:
+            self.found[node] = (len(phrase), rule)
+
+    def _link(self) -> None:
+        """Breadth first: a shorter node is complete before any that refers to it."""
+        waiting = deque(self.children[0].values())
+        while waiting:
+            node = waiting.popleft()
+            if self.found[node] is None:
+                self.found[node] = self.found[self.shorter[node]]
+            for char, child in self.children[node].items():
+                self.shorter[child] = self.step(self.shorter[node], char)
+                waiting.append(child)
+
+    def step(self, node: int, char: str) -> int:
+        while (child := self.children[node].get(char)) is None and node:
+            node = self.shorter[node]
+        return child or 0
+
+
+class PhraseScanner:
+    """One answer's way through an automaton."""
+
+    def __init__(self, automaton: PhraseAutomaton, *, ignores_case: bool) -> None:
+        self._automaton = automaton
+        self._ignores_case = ignores_case
+        self._node = 0
+        self._num_seen = 0
+
+    def feed(self, text: str, *, is_last: bool) -> Match | None:
+        """The first phrase that is complete; nothing may be fed after it."""
+        automaton, node = self._automaton, self._node
+        for offset, char in enumerate(fold(text) if self._ignores_case else text, 1):
+            node = automaton.step(node, char)
+            found = automaton.found[node]
+            if found is not None:
+                end = self._num_seen + offset
+                return Match(end, end - found[0], found[1])
+        self._node = node
+        self._num_seen += len(text)
+        return None
+
+    @property
+    def num_free(self) -> int:
+        """Characters from the beginning that can be part of no phrase any more."""
+        return self._num_seen - self._automaton.depths[self._node]

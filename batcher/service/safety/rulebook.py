@@ -1,0 +1,152 @@
+"""Rules at work: on whole texts, and on an answer that comes in pieces.
+
+The rules that apply to a model and a tier are compiled together once, at start, so that a text is looked through by one search
+for all phrases and one for all regular expressions, a microsecond or so each.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from batcher.service.safety.contract import CheckContext, Checked, Finding, Verdict
+from batcher.service.safety.expressions import Expression, ExpressionScanner, ExpressionSet, compile_phrases
+from batcher.service.safety.phrases import Match, PhraseAutomaton, PhraseScanner, fold
+from batcher.service.safety.rules import Rule
+
+
+class RuleSet:
+    """Some rules, compiled. Read-only after birth."""
+
+    def __init__(self, rules: tuple[Rule, ...], indexes: tuple[int, ...]) -> None:
+        self._rules = rules
+        phrases = [(phrase, index) for index in indexes for phrase in rules[index].phrases]
+        folded = [(fold(phrase), index) for phrase, index in phrases if rules[index].ignore_case]
+        exact = [(phrase, index) for phrase, index in phrases if not rules[index].ignore_case]
+        # Folded text has every exact phrase, folded, wherever the text has it: one search rules out all of them.
+        self._any_phrase = compile_phrases(sorted({fold(phrase) for phrase, _ in phrases})) if phrases else None
+        self._automata = [
+            (PhraseAutomaton(some), ignores_case) for some, ignores_case in ((folded, True), (exact, False)) if some
+        ]
+        expressions = [
+            Expression(rule.expression(), index, rule.max_length, rule.ignore_case)
+            for index in indexes
+            if (rule := rules[index]).regex is not None
+        ]
+        self._expressions = ExpressionSet(expressions) if expressions else None
+
+    def first_in(self, text: str) -> Match | None:
+        """In a text that is whole."""
+        found = []
+        if self._any_phrase is not None and self._any_phrase.search(fold(text)):
+            found += [scanner.feed(text, is_last=True) for scanner in self._phrase_scanners()]
+        if self._expressions is not None:
+            found.append(self._expressions.first_in(text))
+        return min((match for match in found if match is not None), default=None)
+
+    def scanners(self) -> list[PhraseScanner | ExpressionScanner]:
+        """For one answer."""
+        return [*self._phrase_scanners(), *([ExpressionScanner(self._expressions)] if self._expressions is not None else [])]
+
+    def _phrase_scanners(self) -> list[PhraseScanner]:
+        return [PhraseScanner(automaton, ignores_case=ignores_case) for automaton, ignores_case in self._automata]
+
+    def finding(self, match: Match) -> Finding:
+        rule = self._rules[match.rule]
+        return Finding(rule.verdict, rule.name, rule.message)
+
+
+class AnswerScan:
+    """An OutputCheck by rules. It gives back what can be part of nothing forbidden, and before a finding all that stands before
+    the match that was complete first, in whatever pieces the text came."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+        self._scanners = rules.scanners()
+        self.held = ""
+        """What was fed and has not been given back."""
+        self._num_released = 0
+
+    def feed(self, text: str) -> Checked:
+        return self._feed(text, is_last=False)
+
+    def flush(self) -> Checked:
+        return self._feed("", is_last=True)
+
+    def _feed(self, text: str, *, is_last: bool) -> Checked:
+        self.held += text
+        found = [match for scanner in self._scanners if (match := scanner.feed(text, is_last=is_last)) is not None]
+        if found:
+            first = min(found)
+            return Checked(self._release(first.start), self._rules.finding(first))
+        if is_last:
+            return Checked(self.held)
+        return Checked(self._release(min(scanner.num_free for scanner in self._scanners)))
+
+    def _release(self, position: int) -> str:
+        """What is held before `position`; nothing if that has left already (a match longer than its rule said)."""
+        count = max(position - self._num_released, 0)
+        free, self.held = self.held[:count], self.held[count:]
+        self._num_released += count
+        return free
+
+
+class _Compiled(msgspec.Struct, frozen=True):
+    of_input: RuleSet | None
+    of_output: RuleSet | None
+
+
+class RuleBook:
+    """All rules, compiled for each model and tier that some rule names, and for all others. Read-only after birth."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        self._models = {model for rule in rules for model in rule.models}
+        self._tiers = {tier for rule in rules for tier in rule.tiers}
+        self._sets: dict[tuple[int, ...], RuleSet] = {}
+        self._compiled = {
+            (model, tier): self._compile(model, tier) for model in (*self._models, None) for tier in (*self._tiers, None)
+        }
+
+    def _compile(self, model: str | None, tier: str | None) -> _Compiled:
+        applying = [index for index, rule in enumerate(self._rules) if rule.applies_to(model=model, tier=tier)]
+        return _Compiled(
+            self._set(index for index in applying if self._rules[index].is_of_input),
+            self._set(index for index in applying if self._rules[index].is_of_output),
+        )
+
+    def _set(self, indexes: Iterable[int]) -> RuleSet | None:
+        key = tuple(indexes)
+        if not key:
+            return None
+        if key not in self._sets:
+            self._sets[key] = RuleSet(self._rules, key)
+        return self._sets[key]
+
+    def _find(self, context: CheckContext) -> _Compiled:
+        model = context.model if context.model in self._models else None
+        return self._compiled[model, context.tier if context.tier in self._tiers else None]
+
+    def check_input(self, context: CheckContext, texts: Iterable[str]) -> Finding | None:
+        """Each text by itself: a phrase does not go on from one message to the next."""
+        rules = self._find(context).of_input
+        if rules is None:
+            return None
+        for text in texts:
+            match = rules.first_in(text)
+            if match is not None:
+                finding = rules.finding(match)
+                return Finding(Verdict.REFUSE, finding.rule, finding.message)
+        return None
+
+    def check_whole(self, context: CheckContext, text: str) -> Checked:
+        """An answer that is there at once."""
+        rules = self._find(context).of_output
+        match = rules.first_in(text) if rules is not None else None
+        if rules is None or match is None:
+            return Checked(text)
+        return Checked(text[: match.start], rules.finding(match))
+
+    def check_output(self, context: CheckContext) -> AnswerScan | None:
+        """None where nothing is looked for."""
+        rules = self._find(context).of_output
+        return AnswerScan(rules) if rules is not None else None

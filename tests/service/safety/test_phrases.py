@@ -1,0 +1,112 @@
+"""Phrases in answers that come in pieces: nothing of one leaks, and everything else leaves."""
+
+import itertools
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batcher.service.safety.contract import Checked
+from batcher.service.safety.phrases import fold
+from tests.service.safety.checkers import CONTEXT, book
+
+ALPHABET = "aAbcé😀\N{ZERO WIDTH JOINER}ıİςΣſ"
+"""Few letters, so that phrases overlap; some whose case or whose bytes are odd."""
+TEXTS = st.text(ALPHABET, max_size=40)
+PHRASES = st.lists(st.tuples(st.text(ALPHABET, min_size=1, max_size=6), st.booleans()), min_size=1, max_size=6)
+
+
+def stream(scan, pieces: list[str]) -> tuple[str, str | None]:  # type: ignore[no-untyped-def]
+    """What left, and the rule that ended it."""
+    released = ""
+    for feed in [*[lambda piece=piece: scan.feed(piece) for piece in pieces if piece], scan.flush]:
+        checked: Checked = feed()
+        released += checked.text
+        if checked.finding is not None:
+            return released, checked.finding.rule
+    return released, None
+
+
+def first_match(text: str, phrases: list[tuple[str, bool]]) -> int | None:
+    """Where the phrase begins that is complete first; the longest of several."""
+    for end in range(1, len(text) + 1):
+        starts = [
+            end - len(phrase)
+            for phrase, ignores_case in phrases
+            if (fold(text[:end]).endswith(fold(phrase)) if ignores_case else text[:end].endswith(phrase))
+        ]
+        if starts:
+            return min(starts)
+    return None
+
+
+@given(PHRASES, TEXTS, st.lists(st.integers(0, 40)))
+def test_an_answer_ends_before_the_first_phrase_however_it_is_split(
+    phrases: list[tuple[str, bool]], text: str, cuts: list[int]
+) -> None:
+    rules = book(*({"phrases": (phrase,), "ignore_case": ignores_case} for phrase, ignores_case in phrases))
+    scan = rules.check_output(CONTEXT)
+    assert scan is not None
+    edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    released, rule = stream(scan, [text[start:end] for start, end in itertools.pairwise(edges)])
+    expected = first_match(text, phrases)
+    assert released == text[:expected]
+    assert (rule is None) == (expected is None)
+    whole = rules.check_whole(CONTEXT, text)
+    assert (whole.text, whole.finding and whole.finding.rule) == (released, rule)
+    assert (rules.check_input(CONTEXT, ["", text]) is None) == (rule is None)
+
+
+@given(PHRASES, TEXTS)
+def test_no_more_is_held_back_than_could_become_a_phrase(phrases: list[tuple[str, bool]], text: str) -> None:
+    rules = book(*({"phrases": (phrase,), "ignore_case": ignores_case} for phrase, ignores_case in phrases))
+    scan = rules.check_output(CONTEXT)
+    assert scan is not None
+    seen = released = ""
+    for char in text:
+        seen += char
+        checked = scan.feed(char)
+        released += checked.text
+        if checked.finding is not None:
+            return
+        held = len(seen) - len(released)
+        could_become = [
+            size
+            for phrase, ignores_case in phrases
+            for size in range(len(phrase))
+            if (fold(seen).endswith(fold(phrase[:size])) if ignores_case else seen.endswith(phrase[:size]))
+        ]
+        assert held == max(could_become)
+
+
+def test_a_phrase_over_three_pieces_leaves_nothing_of_itself() -> None:
+    scan = book({"phrases": ("project heron",)}).check_output(CONTEXT)
+    assert scan is not None
+    assert scan.feed("about Pro") == Checked("about ")
+    assert scan.feed("ject h") == Checked("")
+    last = scan.feed("ERON and more")
+    assert last.text == ""
+    assert last.finding is not None
+
+
+def test_what_turns_out_to_be_no_phrase_leaves_at_once() -> None:
+    scan = book({"phrases": ("project heron",)}).check_output(CONTEXT)
+    assert scan is not None
+    assert scan.feed("the project her") == Checked("the ")
+    assert scan.feed("d") == Checked("project herd")
+    assert scan.feed("s pro") == Checked("s ")
+    assert scan.flush() == Checked("pro")
+
+
+def test_case_is_taken_away_one_character_at_a_time() -> None:
+    for number in range(sys.maxunicode + 1):
+        assert len(fold(chr(number))) == 1
+    for text in ("ΑΣ", "ΑΣΑ", "İI", "ſS", "Straße", "ẞ"):
+        assert fold(text) == "".join(fold(char) for char in text)
+
+
+def test_thousands_of_phrases_are_one_search() -> None:
+    phrases = tuple(f"forbidden phrase number {number} of many" for number in range(4000))
+    rules = book({"phrases": phrases})
+    assert rules.check_input(CONTEXT, ["forbidden phrase number 4000 of many, and nothing else" * 100]) is None
+    assert rules.check_input(CONTEXT, ["a" * 100_000 + "Forbidden Phrase number 3999 of many"]) is not None
