@@ -1,0 +1,154 @@
+"""One gateway's line to Redis: bounded waits, no retries, and no waiting at all while Redis is known to be away.
+
+The client's own retries are off. A script whose reply was lost may have run: whether it may run twice is for its owner to say,
+and a correction that is applied twice would let more in than the limit says. After a failure nobody waits for a timeout any
+more: calls fail in microseconds until Redis has answered a ping, which is tried again and again beside them.
+
+Redis 6 or later, alone or with replicas; not Redis Cluster, as the scripts make their own keys. Its memory policy must be
+`noeviction`: a counter that is evicted is a limit that is not kept.
+"""
+
+import asyncio
+import contextlib
+from hashlib import sha1
+from importlib.resources import files
+
+from batcher.errors import ConfigError
+from batcher.service import log
+
+try:
+    from redis.asyncio import BlockingConnectionPool, Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import NoScriptError, RedisError, ResponseError
+    from redis.exceptions import TimeoutError as RedisTimeoutError
+except ImportError as error:
+    raise ConfigError("redis: the setting needs the package redis: pip install 'batcher[redis]'") from error
+
+_HEALTH_S = 1.0
+"""How often an idle line is tried, so that it is known to be away before a request finds it out."""
+
+_FIRST_BACKOFF_S = 0.05
+_LONGEST_BACKOFF_S = 1.0
+"""Between tries while Redis is away: doubling, so that one which restarts is used again within a second of its being ready."""
+
+_COMPLAINT_S = 10.0
+"""An error that Redis answers with (read-only, out of memory) may be every call's: it is logged so often at most."""
+
+_AWAY = (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError)
+
+
+class RedisAway(Exception):
+    """Redis did not do it, or nobody knows whether it did."""
+
+
+class Script:
+    """A Lua file beside this module, known to Redis by its digest once it has run there."""
+
+    def __init__(self, name: str) -> None:
+        self.source = files(__package__).joinpath(name).read_text()
+        self.sha = sha1(self.source.encode()).hexdigest()
+
+
+class RedisLink:
+    """Lives on one event loop.
+
+    `is_away` is the circuit: True until the first answer and from a failure to the next answered ping. `back` is set while it
+    is not. `_watch` is the task that pings; nobody else turns the circuit on again.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float, max_connections: int) -> None:
+        self.is_away = True
+        self.back = asyncio.Event()
+        self.num_losses = 0
+        self._timeout_s = timeout_s
+        # The one time limit is ours, over connecting, sending and receiving together.
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=None,
+            socket_timeout=None,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+        self._redis = Redis.from_pool(pool)
+        self._watch: asyncio.Task[None] | None = None
+        self._complain_at = 0.0
+
+    async def start(self) -> None:
+        """Returns once Redis has answered, or has failed to within the time limit: then it is tried further beside."""
+        await self._try()
+        self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})
+        self.is_away = True
+        self.back.clear()
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                await self._redis.aclose()
+
+    async def run(self, script: Script, *arguments: bytes | str | int) -> object:
+        """The script's reply. Raises RedisAway: at once while the circuit is open, else after the time limit at the latest."""
+        if self.is_away:
+            raise RedisAway
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    return await self._redis.evalsha(script.sha, 0, *arguments)
+                except NoScriptError:
+                    # Redis has restarted, or its scripts were flushed; this one has not run.
+                    return await self._redis.eval(script.source, 0, *arguments)
+        except _AWAY as error:
+            self._lose(error)
+            raise RedisAway from error
+        except ResponseError as error:
+            self._complain(error)
+            raise RedisAway from error
+
+    async def wait_back(self) -> None:
+        """Returns when Redis is back, or after the time limit."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                await self.back.wait()
+
+    async def _keep_watch(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            if self.is_away:
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+            else:
+                await asyncio.sleep(_HEALTH_S)
+                backoff_s = _FIRST_BACKOFF_S
+            await self._try()
+
+    async def _try(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._redis.ping()
+        except (RedisError, *_AWAY) as error:
+            self._lose(error)
+            return
+        if self.is_away:
+            self.is_away = False
+            self.back.set()
+            log.event("redis_connected")
+
+    def _lose(self, error: BaseException) -> None:
+        if not self.is_away or self.num_losses == 0:
+            self.is_away = True
+            self.back.clear()
+            self.num_losses += 1
+            # The kind alone: the text may repeat the address with its password.
+            log.error("redis_away", fault=type(error).__name__)
+
+    def _complain(self, error: ResponseError) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._complain_at:
+            self._complain_at = now + _COMPLAINT_S
+            log.error("redis_refused", fault=str(error)[:200])

