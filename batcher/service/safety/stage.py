@@ -30,7 +30,7 @@ from batcher.service.safety.rulebook import AnswerScan, RuleBook
 from batcher.service.safety.rules import load_rules
 
 MAX_INLINE_CHARS = 20_000
-"""Looked through on the event loop: 0.1 ms as a rule, 30 ms by the worst pattern that one rule may have. Longer input goes to a
+"""Looked through on the event loop: 0.1 ms as a rule, 50 ms by the worst pattern that one rule may have. Longer input goes to a
 thread; RE2 lets go of the interpreter meanwhile."""
 
 PLUGGED = "plugged_in"
