@@ -1,0 +1,227 @@
+"""Limits beside a plain model of them, which doubts every verdict: a list of who was charged what and when.
+
+The model counts by brute force. Two things are asked of each admission: that the law holds, by which no sliding minute has more
+than the limit, and that nobody was refused whom the buckets of a second have room for.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from math import floor, inf, nextafter
+from random import Random
+
+import msgspec
+import pytest
+
+from batcher.config import RateLimit
+from batcher.core.admission.limits import Limits
+from batcher.core.admission.reservation import LimitRefusal, Reservation, Standing, Subject
+
+WINDOW_S = 60
+COUNTED_S = 61
+
+KEYS = ("key:ann", "key:bob", "key:cy", "key:dan", "key:eve", "key:fay", "key:gil")
+TIERS = ("tier:paid", "tier:free")
+STEPS_S = (0.0, 0.0, 0.1, 0.25, 0.9, 1.0, 1.0, 7.3, 30.0, 59.0, 59.9, 60.0, 60.1, 61.0, 3600.0, -0.5, -3600.0)
+LIMITS = (RateLimit(3, None), RateLimit(None, 100), RateLimit(5, 100), RateLimit(2, 1000), RateLimit(20, 60), RateLimit(1, 1))
+
+
+class Charge(msgspec.Struct, eq=False):
+    at: float
+    tokens: int
+    reservation: Reservation
+    names: set[str]
+    """Of the subjects that have not forgotten it."""
+
+
+class ModelledLimits:
+    """`charges` are all that were made and not given back; `open` those of them that nobody has ended."""
+
+    def __init__(self, *, max_subjects: int = 100, start_at: float = 1000.3) -> None:
+        self.limits = Limits(max_subjects=max_subjects, now=start_at)
+        self.max_subjects = max_subjects
+        self.clock = start_at
+        self.now = start_at
+        """The latest instant that the limits have been told."""
+        self.charges: list[Charge] = []
+        self.open: list[Charge] = []
+        self.ended: list[Charge] = []
+        self.charged_at: dict[str, float] = {}
+        """Each subject's last charge, given back or not."""
+        self.rates = dict.fromkeys((*KEYS, *TIERS), RateLimit(5, 100))
+        self.is_exceeded = False
+        """Whether anything has cost more than was reserved: then a minute may have too much in it."""
+
+    def step(self, seconds: float) -> None:
+        self.clock += seconds
+
+    def look(self) -> float:
+        """What the clock shows; if that is earlier than before, no time has passed."""
+        self.now = max(self.now, self.clock)
+        return self.clock
+
+    def subjects(self, names: Iterable[str]) -> tuple[Subject, ...]:
+        return tuple(Subject(name, self.rates[name]) for name in names)
+
+    def reserve(self, names: tuple[str, ...], tokens: int) -> None:
+        subjects = self.subjects(names)
+        verdict = self.limits.reserve(subjects, tokens, now=self.look())
+        room_at = self.room_at(subjects, tokens)
+        if isinstance(verdict, LimitRefusal):
+            assert room_at > self.now, "refused, and there is room"
+            self.check_refusal(verdict, subjects, tokens)
+            return
+        charge = Charge(self.now, tokens, verdict, set(names))
+        self.charges.append(charge)
+        self.open.append(charge)
+        self.charged_at.update(dict.fromkeys(names, self.now))
+        self.check_minute(subjects)
+        assert room_at <= self.now, "admitted, and there is no room"
+        assert verdict == Reservation(subjects, tokens, floor(self.now), "", self.standing(subjects[0]))
+        self.forget_dropped()
+
+    def settle(self, charge: Charge, tokens: int) -> None:
+        self.is_exceeded |= tokens > charge.tokens
+        self.limits.settle(charge.reservation, tokens, now=self.look())
+        charge.tokens = tokens
+        self.open.remove(charge)
+        self.ended.append(charge)
+
+    def give_back(self, charge: Charge) -> None:
+        self.limits.give_back(charge.reservation, now=self.look())
+        self.charges.remove(charge)
+        self.open.remove(charge)
+        self.ended.append(charge)
+
+    def end_again(self, charge: Charge) -> None:
+        """Raises while it counts; changes nothing then or later, as all that follows shows."""
+        now = self.look()
+        num_open = self.limits.statistics().num_open
+        if charge.reservation.at >= floor(self.now) - WINDOW_S:
+            with pytest.raises(ValueError, match="ended before"):
+                self.limits.settle(charge.reservation, 1, now=now)
+            with pytest.raises(ValueError, match="ended before"):
+                self.limits.give_back(charge.reservation, now=now)
+        else:
+            self.limits.settle(charge.reservation, 1, now=now)
+            self.limits.give_back(charge.reservation, now=now)
+        assert self.limits.statistics().num_open <= num_open
+
+    def peek(self, names: tuple[str, ...]) -> None:
+        subjects = self.subjects(names)
+        refusal = self.limits.peek(subjects, now=self.look())
+        assert (refusal is not None) == (self.room_at(subjects, 1) > self.now)
+        if refusal is not None:
+            self.check_refusal(refusal, subjects, 1)
+
+    def counted(self, name: str, *, now: float) -> list[Charge]:
+        return [charge for charge in self.charges if name in charge.names and floor(charge.at) > floor(now) - COUNTED_S]
+
+    def has_room(self, subject: Subject, tokens: int, *, now: float) -> bool:
+        counted = self.counted(subject.name, now=now)
+        max_requests, max_tokens = subject.limit.requests_per_minute, subject.limit.tokens_per_minute
+        return (max_requests is None or len(counted) + 1 <= max_requests) and (
+            max_tokens is None or sum(charge.tokens for charge in counted) + tokens <= max_tokens
+        )
+
+    def room_at(self, subjects: tuple[Subject, ...], tokens: int) -> float:
+        instants = sorted({floor(charge.at) + COUNTED_S for charge in self.charges})
+        for at in (self.now, *(instant for instant in instants if instant > self.now)):
+            if all(self.has_room(subject, tokens, now=at) for subject in subjects):
+                return at
+        return inf
+
+    def check_refusal(self, refusal: LimitRefusal, subjects: tuple[Subject, ...], tokens: int) -> None:
+        """Whoever comes at the instant that he was told gets in, and not a moment before."""
+        room_at = self.room_at(subjects, tokens)
+        assert self.now + refusal.retry_after_s == room_at
+        assert room_at == self.room_at((refusal.subject,), tokens), "another limit has no room for longer"
+        assert refusal.standing == self.standing(subjects[0])
+        if room_at < inf:
+            assert isinstance(deepcopy(self.limits).reserve(subjects, tokens, now=room_at), Reservation)
+            too_early = deepcopy(self.limits).reserve(subjects, tokens, now=nextafter(room_at, 0.0))
+            assert isinstance(too_early, LimitRefusal)
+
+    def check_minute(self, subjects: tuple[Subject, ...]) -> None:
+        """The law, for the minute that ends now, however it is counted inside."""
+        for subject in subjects:
+            minute = [charge for charge in self.charges if subject.name in charge.names and charge.at >= self.now - WINDOW_S]
+            max_requests, max_tokens = subject.limit.requests_per_minute, subject.limit.tokens_per_minute
+            assert max_requests is None or len(minute) <= max_requests, "more requests in a minute than the limit"
+            assert max_tokens is None or sum(c.tokens for c in minute) <= max_tokens, "more tokens in a minute than the limit"
+
+    def standing(self, subject: Subject) -> Standing:
+        counted = self.counted(subject.name, now=self.now)
+        tokens = sum(charge.tokens for charge in counted)
+        limit = subject.limit
+        return Standing(
+            limit.requests_per_minute,
+            None if limit.requests_per_minute is None else max(0, limit.requests_per_minute - len(counted)),
+            max((floor(charge.at) + COUNTED_S - self.now for charge in counted), default=0.0),
+            limit.tokens_per_minute,
+            None if limit.tokens_per_minute is None else max(0, limit.tokens_per_minute - tokens),
+            max((floor(charge.at) + COUNTED_S - self.now for charge in counted if charge.tokens), default=0.0),
+        )
+
+    def forget_dropped(self) -> None:
+        """Whoever was dropped had been charged before all who were not, and only when there was no room for all."""
+        held = list(self.limits._windows)
+        for name in self.rates:
+            if self.counted(name, now=self.now) and name not in held:
+                assert len(held) == self.max_subjects
+                assert all(self.charged_at[name] <= self.charged_at[other] for other in held)
+                for charge in self.charges:
+                    charge.names.discard(name)
+
+    def check(self) -> None:
+        self.limits.check()
+        statistics = self.limits.statistics()
+        oldest = floor(self.now) - WINDOW_S
+        assert statistics.num_open >= sum(charge.reservation.at >= oldest for charge in self.open)
+        assert statistics.num_open <= len(self.open)
+        assert statistics.num_subjects <= self.max_subjects
+        if statistics.num_forgotten == 0:
+            used = {name for name in self.rates if self.counted(name, now=self.now)}
+            assert used <= set(self.limits._windows)
+
+    def check_every_minute(self) -> None:
+        """The law over all that was ever admitted, by what it has cost in the end. For limits that never changed."""
+        for name, limit in self.rates.items():
+            charges = [charge for charge in self.charges if name in charge.names]
+            for last in charges:
+                minute = [charge for charge in charges if last.at - WINDOW_S <= charge.at <= last.at]
+                assert limit.requests_per_minute is None or len(minute) <= limit.requests_per_minute
+                assert limit.tokens_per_minute is None or sum(c.tokens for c in minute) <= limit.tokens_per_minute
+
+    def leave(self) -> None:
+        """After a minute in which nobody asks, nothing is counted of anybody and nothing is held for anybody."""
+        self.step(self.now - self.clock + COUNTED_S)
+        self.limits.peek(self.subjects(KEYS[:1]), now=self.look())
+        self.check()
+        assert self.limits.statistics().num_subjects == self.limits.statistics().num_open == 0
+
+
+def soak(seed: int, num_steps: int, *, max_subjects: int = 100) -> None:
+    """Everything that may happen, drawn from one seed."""
+    random = Random(seed)
+    model = ModelledLimits(max_subjects=max_subjects)
+    for _ in range(num_steps):
+        act = random.random()
+        if act < 0.5:
+            names = random.choice([(random.choice(KEYS),), (random.choice(KEYS), random.choice(TIERS))])
+            model.reserve(names, random.choice([0, 1, 10, 35, 60, 100, 101]))
+        elif act < 0.8 and model.open:
+            charge = random.choice(model.open)
+            if random.random() < 0.4:
+                model.give_back(charge)
+            else:
+                model.settle(charge, random.randint(0, charge.tokens))
+        elif act < 0.83 and model.ended:
+            model.end_again(random.choice(model.ended))
+        elif act < 0.86:
+            model.peek((random.choice(KEYS), random.choice(TIERS)))
+        elif act < 0.89:
+            model.rates[random.choice([*model.rates])] = random.choice(LIMITS)
+        else:
+            model.step(random.choice(STEPS_S))
+        model.check()
+    model.leave()

@@ -1,0 +1,150 @@
+"""That the model can fail: counters that peers have shipped, put in the place of ours, are each found by it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from batcher.core.admission.limits import Limits
+from batcher.core.admission.reservation import Reservation, Subject
+from batcher.core.admission.window import EMPTY, Bucket, Window
+from tests.core.admission.modelled_limits import soak
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def two_buckets(patch: pytest.MonkeyPatch) -> None:
+    """This minute's count and a share of the last one's: a burst at the end of a minute passes again in the next one."""
+
+    def guess(self: Limits, subjects: tuple[Subject, ...], tokens: int) -> bool:
+        minute, second = divmod(self._second, 60)
+        for subject in subjects:
+            num_requests, num_tokens = 1.0, float(tokens)
+            for bucket in self._windows.get(subject.name, EMPTY).buckets:
+                weight = {minute: 1.0, minute - 1: 1.0 - second / 60.0}.get(bucket.second // 60, 0.0)
+                num_requests += weight * bucket.requests
+                num_tokens += weight * bucket.tokens
+            limit = subject.limit
+            if num_requests > (limit.requests_per_minute or 1e18) or num_tokens > (limit.tokens_per_minute or 1e18):
+                return False
+        return True
+
+    patch.setattr(Limits, "_has_room", guess)
+
+
+def charge_after_check(patch: pytest.MonkeyPatch) -> None:
+    """CASES B33: tokens are charged when the answer ends, and whoever comes meanwhile sees an empty bucket."""
+    charge, end = Window.charge, Limits._end
+
+    def later(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+        charges = end(self, reservation, now=now)
+        for window, bucket in charges:
+            window.tokens += reservation.tokens
+            bucket.tokens += reservation.tokens
+        return charges
+
+    patch.setattr(Window, "charge", lambda self, second, tokens: charge(self, second, 0))
+    patch.setattr(Limits, "_end", later)
+
+
+def one_second_short(patch: pytest.MonkeyPatch) -> None:
+    """Sixty buckets of a second, of which the oldest is dropped before all that is in it is a minute old."""
+    sweep = Limits._sweep
+
+    def early(self: Limits) -> None:
+        self._oldest += 1
+        sweep(self)
+
+    patch.setattr(Limits, "_sweep", early)
+
+
+def time_goes_back(patch: pytest.MonkeyPatch) -> None:
+    """CASES B34: the clock is believed when it steps back."""
+    pass_until = Limits._pass_until
+
+    def believing(self: Limits, now: float) -> None:
+        if now < self._now:
+            self._now = now - 1.0
+            self._second = int(now) - 1
+        pass_until(self, now)
+
+    patch.setattr(Limits, "_pass_until", believing)
+
+
+def charged_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """The difference is booked in the second in which it becomes known."""
+
+    def late(self: Limits, reservation: Reservation, tokens: int, *, now: float) -> None:
+        for window, _ in self._end(reservation, now=now):
+            window.charge(self._second, tokens - reservation.tokens)
+            window.buckets[-1].requests -= 1
+            window.requests -= 1
+
+    patch.setattr(Limits, "settle", late)
+
+
+def ends_twice(patch: pytest.MonkeyPatch) -> None:
+    """Nobody remembers which reservations have ended."""
+
+    def trusting(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+        self._pass_until(now)
+        return self._open[id(reservation)].charges if id(reservation) in self._open else []
+
+    patch.setattr(Limits, "_end", trusting)
+
+
+def first_subject_only(patch: pytest.MonkeyPatch) -> None:
+    """The key is checked, and its tier is only charged."""
+    has_room = Limits._has_room
+    patch.setattr(Limits, "_has_room", lambda self, subjects, tokens: has_room(self, subjects[:1], tokens))
+
+
+def kept_by_the_refused(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is refused has been charged all the same."""
+    refuse = Limits._refuse
+
+    def greedy(self: Limits, subjects: tuple[Subject, ...], tokens: int) -> object:
+        for subject in subjects:
+            self._windows.setdefault(subject.name, Window(subject.name, [])).charge(self._second, 0)
+        return refuse(self, subjects, tokens)
+
+    patch.setattr(Limits, "_refuse", greedy)
+
+
+def told_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Retry-After is when the oldest bucket is a minute old, not when there is room."""
+    patch.setattr(Window, "free_at", lambda self, **_: float(self.buckets[0].second + 61) if self.buckets else float("inf"))
+
+
+def given_back_by_name(patch: pytest.MonkeyPatch) -> None:
+    """What a subject was charged before it was dropped becomes room in its new counters."""
+    end = Limits._end
+
+    def by_name(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+        charges = []
+        for window, bucket in end(self, reservation, now=now):
+            current = self._windows.get(window.name, window)
+            charges += [(current, other) for other in current.buckets if other.second == bucket.second]
+        return charges
+
+    patch.setattr(Limits, "_end", by_name)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        two_buckets,
+        charge_after_check,
+        one_second_short,
+        time_goes_back,
+        charged_at_the_end,
+        ends_twice,
+        first_subject_only,
+        kept_by_the_refused,
+        told_too_early,
+        given_back_by_name,
+    ],
+)
+def test_a_fault_is_found(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        soak(1, 1500, max_subjects=4 if mutate is given_back_by_name else 100)

@@ -1,0 +1,193 @@
+"""The limiter: whom a request is charged to, and what its caller is told."""
+
+import msgspec
+import pytest
+
+from batcher.config import DEFAULT_TIERS, LimitsConfig, RateLimit
+from batcher.core.admission.reservation import Reservation, StoreAway, Subject
+from batcher.errors import InvalidRequest, Overloaded, RateLimited
+from batcher.service.auth import Caller
+from batcher.service.limiter import Admitted, Judgement, Limiter, LimiterStatistics, LimitKind, LimitsAway
+from tests.service.limited import ANN, BOB, TIERS, Clock, SilentStore, a_limiter, admitted, ask, num_refused, refused
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_without_any_limit_nobody_is_asked() -> None:
+    """The default tiers have none, and a key's own are none."""
+    store = SilentStore()
+    limiter = Limiter(LimitsConfig(), DEFAULT_TIERS, store)
+    caller = Caller("ann", "paid", "key_ann")
+
+    judgement = admitted(ask(limiter, caller, 10**9, 10**9))
+    assert judgement.standing is None
+    assert limiter.peek(caller) is None
+    limiter.settle(judgement, 5)
+    limiter.give_back(judgement)
+
+    assert store.asked == []
+    assert limiter.statistics() == LimiterStatistics(0, 0, 0, {(t, kind): 0 for t in ("paid", "free") for kind in LimitKind})
+
+
+def test_a_request_is_charged_to_its_key_and_to_its_tier() -> None:
+    store = SilentStore()
+    limiter = Limiter(LimitsConfig(), TIERS, store)
+    for caller in (ANN, BOB, msgspec.structs.replace(BOB, limit=RateLimit())):
+        limiter.reserve(caller, "m", 10, 20, lambda judgement: None)
+
+    free = Subject("tier:free", RateLimit(4, 400))
+    assert [(subjects, tokens) for subjects, tokens, _ in store.asked] == [
+        ((Subject("key:key_ann", ANN.limit),), 30),
+        ((Subject("key:key_bob", BOB.limit), free), 30),
+        ((free,), 30),
+    ]
+
+
+def test_the_verdict_may_come_later() -> None:
+    store = SilentStore()
+    limiter = Limiter(LimitsConfig(), TIERS, store)
+    judgements: list[Judgement] = []
+
+    limiter.reserve(ANN, "m", 10, 20, judgements.append)
+    assert not judgements
+    subjects, tokens, on_verdict = store.asked[0]
+    on_verdict(reservation := Reservation(subjects, tokens, 1000))
+
+    assert judgements == [Admitted("key_ann", "m", 10, reservation)]
+    assert limiter.statistics().num_open == 1
+
+
+def test_the_key_s_limit_refuses_in_words_and_numbers(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+    first = admitted(ask(limiter, ANN))
+    assert first.standing is not None
+    assert (first.standing.requests_remaining, first.standing.tokens_remaining) == (1, 70)
+
+    clock.now += 0.5
+    by_tokens = refused(ask(limiter, ANN, 60, 20))
+    assert by_tokens.message == "this key's limit of 100 tokens per minute has no room for this request now"
+    assert (by_tokens.status, by_tokens.retry_after_s) == (429, 60)
+    assert by_tokens.standing is not None
+    assert by_tokens.standing.tokens_remaining == 70
+    admitted(ask(limiter, ANN))
+    clock.now += 20.0
+    by_requests = refused(ask(limiter, ANN))
+    assert by_requests.message == "this key's limit of 2 requests per minute has no room for this request now"
+    assert by_requests.retry_after_s == 41
+
+    assert num_refused(limiter) == {("paid", LimitKind.KEY_TOKENS): 1, ("paid", LimitKind.KEY_REQUESTS): 1}
+
+
+def test_the_tier_s_limit_is_everybody_s(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+    others = [Caller("t", "free", f"key_{index}", RateLimit(100, 1000)) for index in range(5)]
+    for other in others[:3]:
+        admitted(ask(limiter, other, 0, 120))
+
+    assert (
+        refused(ask(limiter, BOB, 0, 41)).message == "tier free's common limit of 400 tokens per minute has no room for "
+        "this request now"
+    )
+    admitted(ask(limiter, BOB, 0, 40))
+    refusal = refused(ask(limiter, others[4], 0, 0))
+    assert refusal.message == "tier free's common limit of 4 requests per minute has no room for this request now"
+    # Headers tell the key's own, which has all of its room.
+    assert refusal.standing is not None
+    assert refusal.standing.requests_remaining == 100
+    assert num_refused(limiter) == {("free", LimitKind.TIER_TOKENS): 1, ("free", LimitKind.TIER_REQUESTS): 1}
+
+
+def test_what_can_never_fit_is_the_caller_s_own_mistake(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+
+    with pytest.raises(InvalidRequest) as by_key:
+        ask(limiter, ANN, 60, 41)
+    with pytest.raises(InvalidRequest) as by_tier:
+        ask(limiter, BOB, 1, 400)
+
+    assert by_key.value.message == (
+        "the request counts 60 tokens of input and 41 of output, together 101: "
+        "this key's limit of 100 tokens per minute will never have room for it"
+    )
+    assert "tier free's common limit of 400 tokens per minute will never" in by_tier.value.message
+    admitted(ask(limiter, ANN, 60, 40))
+    assert limiter.statistics().num_open == 1
+
+
+def test_every_way_out_is_counted_and_gives_back_what_is_due(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+    limiter.settle(admitted(ask(limiter, ANN, 10, 90)), 0)
+    limiter.give_back(admitted(ask(limiter, ANN, 0, 90)))
+    last = admitted(ask(limiter, ANN, 0, 90))
+
+    assert last.standing is not None
+    assert (last.standing.tokens_remaining, last.standing.requests_remaining) == (0, 0)
+    statistics = limiter.statistics()
+    assert (statistics.num_open, statistics.num_settled, statistics.num_given_back) == (1, 1, 1)
+    assert repr(limiter) == "Limiter(1 open, MemoryLimits(Limits(1 subjects, 1 open)))"
+
+
+def test_a_handle_ends_once(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+    first = admitted(ask(limiter, ANN))
+    limiter.settle(first, 5)
+
+    with pytest.raises(ValueError, match="ended before"):
+        limiter.settle(first, 5)
+    with pytest.raises(ValueError, match="ended before"):
+        limiter.give_back(first)
+
+    statistics = limiter.statistics()
+    assert (statistics.num_open, statistics.num_settled, statistics.num_given_back) == (0, 1, 0)
+
+
+def test_a_peek_refuses_before_the_body_is_read(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+    assert limiter.peek(ANN) is None
+    admitted(ask(limiter, ANN, 100, 0))
+
+    assert refused(limiter.peek(ANN)).message == "this key's limit of 100 tokens per minute has no room for this request now"
+    assert num_refused(limiter) == {("paid", LimitKind.KEY_TOKENS): 1}
+    clock.now += 61.0
+    assert limiter.peek(ANN) is None
+
+
+def test_a_key_whose_limit_was_changed_has_the_new_one(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+    for _ in range(2):
+        admitted(ask(limiter, ANN))
+    refused(ask(limiter, ANN))
+
+    admitted(ask(limiter, msgspec.structs.replace(ANN, limit=RateLimit(3, 100))))
+    refused(ask(limiter, msgspec.structs.replace(ANN, limit=RateLimit(1, 100))))
+
+
+def test_more_keys_than_are_kept_ready(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batcher.service.limiter._MAX_BILLS", 2)
+    limiter = a_limiter(clock)
+    callers = [Caller("t", "paid", f"key_{index}", RateLimit(1, 100)) for index in range(5)]
+    for caller in callers:
+        admitted(ask(limiter, caller))
+        refused(ask(limiter, caller))
+    for caller in callers:
+        refused(ask(limiter, caller))
+    assert len(limiter._bills) <= 2
+
+
+def test_a_store_that_is_away_is_no_fault_of_the_key() -> None:
+    store = SilentStore()
+    limiter = Limiter(LimitsConfig(), TIERS, store)
+    judgements: list[Judgement] = []
+    limiter.reserve(ANN, "m", 10, 20, judgements.append)
+
+    store.asked[0][2](StoreAway(0.2))
+
+    (error,) = judgements
+    assert type(error) is LimitsAway
+    assert isinstance(error, Overloaded)
+    assert not isinstance(error, RateLimited)
+    assert (error.status, error.retry_after_s, error.standing) == (529, 1, None)
+    assert num_refused(limiter) == {("paid", LimitKind.STORE_AWAY): 1}
