@@ -1,0 +1,63 @@
+"""What the front door has counted, for `GET /metrics`: the same in both modes. Every label is from a closed set (DESIGN D7)."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from batcher.service.exposition import counters, counts, gauges, histograms
+from batcher.service.front_meters import STATUSES, FrontMeters
+from batcher.service.request_log import RequestLog
+
+
+def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
+    yield counts(
+        "http_requests",
+        "Ended requests of the computing routes, refused ones too, as their callers saw them.",
+        ["route", "tier", "model", "outcome"],
+        (((*names, outcome), num) for names, outcomes in meters.outcomes for outcome, num in outcomes.items()),
+    )
+    yield counts(
+        "http_replies",
+        "Their replies by class of status; who left before one counts as 4xx.",
+        ["route", "status"],
+        (
+            ((route, status), num)
+            for route, nums in meters.statuses.items()
+            for status, num in zip(STATUSES, nums[1:], strict=True)
+        ),
+    )
+    yield counts(
+        "refusals",
+        "Requests that were refused, by what stood in their way.",
+        ["tier", "kind"],
+        (((tier, kind), num) for tier, kinds in meters.refusals.items() for kind, num in kinds.items()),
+    )
+    answers = meters.answers.items()
+    labels = ["tier", "model"]
+    yield histograms(
+        "http_ttft_seconds", "From headers to the first text, of whole answers.", labels, ((n, a.ttft_s) for n, a in answers)
+    )
+    yield histograms("http_e2e_seconds", "From headers to end, of whole answers.", labels, ((n, a.e2e_s) for n, a in answers))
+    yield counts(
+        "http_input_tokens",
+        "Tokens of prompts, as billed; bytes of /v1/run.",
+        labels,
+        ((n, a.input_tokens) for n, a in answers),
+    )
+    yield counts(
+        "http_output_tokens",
+        "Tokens delivered, as billed; bytes of /v1/run.",
+        labels,
+        ((n, a.output_tokens) for n, a in answers),
+    )
+    yield from gauges(("open_streams", "Streams that are being sent.", meters.num_open_streams))
+    yield from counters(("replays", "Kept answers that were given again.", meters.num_replays))
+
+
+def request_log_metrics(log: RequestLog) -> Iterator[Metric]:
+    yield from gauges(("request_log_waiting_lines", "Lines of the request log that wait to be written.", log.num_waiting))
+    yield from counters(
+        ("request_log_written_lines", "Lines of the request log that were written.", log.num_written),
+        ("request_log_dropped_lines", "Lines that there was no room for: whoever reads them is slow.", log.num_dropped),
+        ("request_log_failed_lines", "Lines that could not be written.", log.num_failed),
+    )
