@@ -50,6 +50,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     phrases: tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PHRASE_CHARS)], ...] = ()
     """Found wherever they stand, also within words."""
     regex: str | None = None
+    """In RE2's syntax, whose `\\w`, `\\d`, `\\s` and `\\b` know ASCII only."""
     max_length: Annotated[int, Meta(ge=1, le=4096)] = DEFAULT_MAX_LENGTH
     """Of a regex: characters of the longest match whose beginning is held back in an answer. A regex that begins with something
     definite holds back only where that stands; one that begins with anything (`.*`, `\\b`) holds back so many all the time."""

@@ -25,7 +25,7 @@ def test_nothing_of_a_match_leaks_however_the_text_is_split(
     assert scan is not None
     edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     released, rule = stream(scan, [text[start:end] for start, end in itertools.pairwise(edges)])
-    match = re.search(pattern, text, re.IGNORECASE if ignores_case else 0)
+    match = re.search(pattern, text, re.ASCII | (re.IGNORECASE if ignores_case else re.NOFLAG))
     assert (rule is None) == (match is None)
     assert released == text[: None if match is None else match.start()]
 

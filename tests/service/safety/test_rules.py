@@ -82,7 +82,7 @@ def test_where_no_rule_looks_nothing_is_made_for_an_answer(tmp_path: Path) -> No
         ("[[rules]]\nname = 'a'\nregex = '('", "safety rule 'a': the regex"),
         ("[[rules]]\nname = 'a'\nphrases = ['x']\n" * 2, "safety rule 'a': there are two"),
         ("".join(f"[[rules]]\nname = 'a{n}'\nregex = 'x{n}'\n" for n in range(101)), "more than 100 safety rules"),
-        ("".join(f"[[rules]]\nname = 'a{n}'\nregex = '[a-z]{{80}}'\n" for n in range(90)), "than 10000 instructions"),
+        ("".join(f"[[rules]]\nname = 'a{n}'\nregex = 'x{n}[a-z]{{70}}'\n" for n in range(90)), "than 10000 instructions"),
         ("".join(f"[[rules]]\nname = 'a{n}'\nphrases = ['x']\n" for n in range(501)), "length <= 500"),
     ],
 )
