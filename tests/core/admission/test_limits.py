@@ -246,14 +246,14 @@ def test_who_was_charged_the_longest_ago_is_dropped_first() -> None:
 
 def test_idle_subjects_leave_the_table_by_themselves() -> None:
     limits = some_limits(max_subjects=5000)
-    for index in range(3000):
-        limits.reserve(a_key(requests=2, name=f"key:{index}"), 10, now=index / 3000.0)
-    assert repr(limits) == "Limits(3000 subjects, 3000 open)"
+    for index in range(700):
+        limits.reserve(a_key(requests=2, name=f"key:{index}"), 10, now=index / 700.0)
+    assert repr(limits) == "Limits(700 subjects, 700 open)"
 
     for second in (61.0, 62.0, 63.0):
         admitted(limits.reserve(a_key(name="key:new"), 10, now=second))
 
-    # A thousand a second at most, so that nobody waits for the sweeping.
+    # 250 a second at most, so that nobody waits for the sweeping.
     assert repr(limits) == "Limits(1 subjects, 3 open)"
     assert limits.statistics().num_forgotten == 0
 
