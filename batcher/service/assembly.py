@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable
 
 from batcher.config import IdempotencyConfig, LimitsConfig, Switch
+from batcher.core.admission.gate import GateStatistics
 from batcher.errors import ServiceError
 from batcher.service.auth import Caller
 from batcher.service.claims import ClaimStore
 from batcher.service.door import Door
+from batcher.service.exposition import Collect
 from batcher.service.front import Front
 from batcher.service.front_meters import FrontMeters
 from batcher.service.idempotency import Idempotency
@@ -15,6 +17,7 @@ from batcher.service.limiter import Limiter
 from batcher.service.limits import LimitStore
 from batcher.service.request_log import RequestLog
 from batcher.service.safety.stage import SafetyStage
+from batcher.service.stage_metrics import stage_metrics
 from batcher.service.stores.memory_claims import MemoryClaims
 from batcher.service.stores.memory_limits import MemoryLimits
 from batcher.service.stores.usage_log import UsageLog
@@ -58,6 +61,16 @@ class Entrance:
     def _refuse_unrecorded(self) -> ServiceError | None:
         usage = self.front.usage
         return None if usage is None else usage.refusal
+
+    def metrics(self, admission: Callable[[], Iterable[GateStatistics]]) -> Collect:
+        """`admission` tells how each tier's admission stands."""
+        return stage_metrics(
+            self.front,
+            limit_store=self._limit_store,
+            claims=self._claims,
+            request_log=self.request_log,
+            admission=admission,
+        )
 
     async def start(self) -> None:
         self.keys.start()

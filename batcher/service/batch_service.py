@@ -14,8 +14,9 @@ from batcher.service.assembly import Entrance
 from batcher.service.batch_answers import GenerateAnswerer, TextAnswerer
 from batcher.service.conversation import Answerer
 from batcher.service.driver import Driver
+from batcher.service.exposition import create_registry
 from batcher.service.meters import Meters
-from batcher.service.metrics import create_registry
+from batcher.service.metrics import batch_metrics
 from batcher.service.prompts import Prompter
 from batcher.service.run import RunEndpoint
 from batcher.settings import Settings
@@ -54,7 +55,10 @@ class BatchService:
         )
         self.front = self._entrance.front
         self.run = RunEndpoint(driver=self.driver, front=self.front, model_id=self.answerer.model_id)
-        self.registry = create_registry(self.meters, self.dispatcher)
+        self.registry = create_registry(
+            lambda: batch_metrics(self.meters, self.dispatcher, self.answerer.model_id),
+            self._entrance.metrics(lambda: self.gate.statistics(now=time.monotonic())),
+        )
 
     def _answerer(self) -> Answerer:
         settings = self.settings

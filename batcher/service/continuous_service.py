@@ -8,8 +8,9 @@ from batcher.service.assembly import Entrance
 from batcher.service.auth import Caller
 from batcher.service.callers import OnEvent, OnUsage
 from batcher.service.conversation import Conversation, Prepared
+from batcher.service.exposition import create_registry
 from batcher.service.generation import GenerationRequest
-from batcher.service.generation_metrics import create_registry
+from batcher.service.generation_metrics import replica_metrics
 from batcher.service.prompts import Prompter
 from batcher.service.replica import Replica
 from batcher.service.run import NoRunEndpoint
@@ -44,7 +45,9 @@ class ContinuousService:
         self.answerer = self
         self.context_len: int | None = self.config.max_model_len
         self.prompter = Prompter(self.model.tokenizer, context_len=self.config.max_model_len)
-        self.registry = create_registry(lambda: self.replica)
+        self.registry = create_registry(
+            lambda: replica_metrics(self.replica, self.model_id), self._entrance.metrics(lambda: ())
+        )
 
     # Requests.
 

@@ -1,16 +1,13 @@
-"""`GET /metrics` in continuous mode. Every label is from a closed set (DESIGN D7)."""
+"""What continuous mode has counted beside the front door, for `GET /metrics`. Every label is from a closed set (DESIGN D7)."""
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from batcher.core.replica.statistics import ReplicaStatistics
-from batcher.service.door import Door
+from batcher.service.exposition import add_histogram
 from batcher.service.generation_meters import GenerationTierMeters
 from batcher.service.meters import Histogram
-from batcher.service.metrics import add_histogram, unadmitted
 from batcher.service.replica import Replica
 
 _TIER_HISTOGRAMS: tuple[tuple[str, str, Callable[[GenerationTierMeters], Histogram]], ...] = (
@@ -21,24 +18,16 @@ _TIER_HISTOGRAMS: tuple[tuple[str, str, Callable[[GenerationTierMeters], Histogr
 )
 
 
-class GenerationCollector(Collector):
-    """Reads the replica's meters and its scheduler's statistics whenever it is scraped."""
-
-    def __init__(self, replica: Callable[[], Replica], door: Door) -> None:
-        self._replica = replica
-        self._door = door
-
-    def collect(self) -> Iterator[Metric]:
-        replica = self._replica()
-        statistics = replica.statistics()
-        yield from _requests(replica)
-        yield unadmitted(self._door)
-        yield from _scheduler(statistics)
-        yield from _blocks(statistics)
-        yield from _steps(replica)
+def replica_metrics(replica: Replica, model: str) -> Iterator[Metric]:
+    """`model` is what callers call the replica's."""
+    statistics = replica.statistics()
+    yield from _requests(replica, model)
+    yield from _scheduler(statistics)
+    yield from _blocks(statistics)
+    yield from _steps(replica)
 
 
-def _requests(replica: Replica) -> Iterator[Metric]:
+def _requests(replica: Replica, model: str) -> Iterator[Metric]:
     requests = CounterMetricFamily("batcher_requests", "Requests by tier and outcome.", labels=["tier", "outcome"])
     for tier, outcomes in replica.outcomes.items():
         for outcome, num in outcomes.items():
@@ -46,9 +35,9 @@ def _requests(replica: Replica) -> Iterator[Metric]:
     yield requests
     yield GaugeMetricFamily("batcher_live_requests", "Accepted and not yet ended.", replica.num_live)
     for name, text, of in _TIER_HISTOGRAMS:
-        family = HistogramMetricFamily(f"batcher_{name}_seconds", text, labels=["tier"])
+        family = HistogramMetricFamily(f"batcher_{name}_seconds", text, labels=["tier", "model"])
         for tier, meters in replica.meters.tiers.items():
-            add_histogram(family, [tier], of(meters))
+            add_histogram(family, [tier, model], of(meters))
         yield family
 
 
@@ -107,9 +96,3 @@ def _steps(replica: Replica) -> Iterator[Metric]:
         ("failed_checks", "Laws of the scheduler found broken.", replica.num_failed_checks),
     ):
         yield CounterMetricFamily(f"batcher_{name}", text, value)
-
-
-def create_registry(replica: Callable[[], Replica], door: Door) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(GenerationCollector(replica, door))
-    return registry

@@ -1,54 +1,46 @@
-"""`GET /metrics`: what was counted, in Prometheus' text form. Every label is from a closed set (DESIGN D7)."""
+"""What batch mode has counted beside the front door, for `GET /metrics`. Every label is from a closed set (DESIGN D7)."""
 
 from collections.abc import Iterator
-from itertools import accumulate
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.dispatch.statistics import DispatchStatistics
-from batcher.service.door import Door
+from batcher.service.exposition import add_histogram
 from batcher.service.meters import Histogram, Meters
 
 _SIZE_BOUNDS = (1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50)
 
 
-class BatcherCollector(Collector):
-    """Reads the meters and the dispatcher's statistics whenever it is scraped."""
+def batch_metrics(meters: Meters, dispatcher: Dispatcher, model: str) -> Iterator[Metric]:
+    """`model` is what callers call that which `run_batch` computes."""
+    statistics = dispatcher.statistics()
+    yield from _requests(meters, model)
+    yield from _queues(statistics)
+    yield from _batches(statistics)
+    yield from _workers(statistics)
 
-    def __init__(self, meters: Meters, dispatcher: Dispatcher, door: Door) -> None:
-        self._meters = meters
-        self._dispatcher = dispatcher
-        self._door = door
 
-    def collect(self) -> Iterator[Metric]:
-        statistics = self._dispatcher.statistics()
-        yield from self._requests()
-        yield from _queues(statistics)
-        yield from _batches(statistics)
-        yield from _workers(statistics)
-
-    def _requests(self) -> Iterator[Metric]:
-        meters = self._meters
-        requests = CounterMetricFamily("batcher_requests", "Requests by tier and outcome.", labels=["tier", "outcome"])
-        queue = HistogramMetricFamily("batcher_queue_seconds", "Wait for a batch, of answered requests.", labels=["tier"])
-        e2e = HistogramMetricFamily("batcher_e2e_seconds", "From the whole request to its answer.", labels=["tier"])
-        for tier, metered in meters.tiers.items():
-            for outcome, num in metered.outcomes.items():
-                requests.add_metric([tier, outcome], num)
-            add_histogram(queue, [tier], metered.queue_s)
-            add_histogram(e2e, [tier], metered.e2e_s)
-        yield from (requests, queue, e2e)
-        yield unadmitted(self._door)
-        overhead = HistogramMetricFamily("batcher_overhead_seconds", "Neither in a batch nor waiting for one.", labels=[])
-        add_histogram(overhead, [], meters.overhead_s)
-        run = HistogramMetricFamily("batcher_run_seconds", "run_batch, where it is computed.", labels=[])
-        add_histogram(run, [], meters.run_s)
-        oldest = HistogramMetricFamily("batcher_batch_oldest_wait_seconds", "Of the oldest request of a batch.", labels=[])
-        add_histogram(oldest, [], meters.oldest_wait_s)
-        yield from (overhead, run, oldest)
+def _requests(meters: Meters, model: str) -> Iterator[Metric]:
+    requests = CounterMetricFamily("batcher_requests", "Requests by tier and outcome.", labels=["tier", "outcome"])
+    by = ["tier", "model"]
+    queue = HistogramMetricFamily("batcher_queue_seconds", "Wait for a batch, of answered requests.", labels=by)
+    e2e = HistogramMetricFamily("batcher_e2e_seconds", "From the whole request to its answer.", labels=by)
+    for tier, metered in meters.tiers.items():
+        for outcome, num in metered.outcomes.items():
+            requests.add_metric([tier, outcome], num)
+        add_histogram(queue, [tier, model], metered.queue_s)
+        add_histogram(e2e, [tier, model], metered.e2e_s)
+    yield from (requests, queue, e2e)
+    # No measure is better than zeros (CASES B97): there is no time between the tokens of an answer that comes whole.
+    yield HistogramMetricFamily("batcher_tpot_seconds", "None: an answer of run_batch comes whole.", labels=by)
+    overhead = HistogramMetricFamily("batcher_overhead_seconds", "Neither in a batch nor waiting for one.", labels=[])
+    add_histogram(overhead, [], meters.overhead_s)
+    run = HistogramMetricFamily("batcher_run_seconds", "run_batch, where it is computed.", labels=[])
+    add_histogram(run, [], meters.run_s)
+    oldest = HistogramMetricFamily("batcher_batch_oldest_wait_seconds", "Of the oldest request of a batch.", labels=[])
+    add_histogram(oldest, [], meters.oldest_wait_s)
+    yield from (overhead, run, oldest)
 
 
 def _queues(statistics: DispatchStatistics) -> Iterator[Metric]:
@@ -102,18 +94,3 @@ def _workers(statistics: DispatchStatistics) -> Iterator[Metric]:
         faults.add_metric([fault], num)
     yield from (workers, faults)
     yield GaugeMetricFamily("batcher_broken_workers", "Workers with an open circuit breaker.", statistics.num_broken_workers)
-
-
-def add_histogram(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
-    bounds = [*map(str, histogram.bounds), "+Inf"]
-    family.add_metric(labels, list(zip(bounds, accumulate(histogram.counts), strict=True)), histogram.sum)
-
-
-def unadmitted(door: Door) -> Metric:
-    return CounterMetricFamily("batcher_unadmitted_requests", "Answered with an error before all else.", door.num_refused)
-
-
-def create_registry(meters: Meters, dispatcher: Dispatcher, door: Door) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(BatcherCollector(meters, dispatcher, door))
-    return registry

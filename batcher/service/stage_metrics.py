@@ -1,0 +1,42 @@
+"""What the stages of the front door have counted, for `GET /metrics`: the same in both modes."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import Metric
+
+from batcher.core.admission.gate import GateStatistics
+from batcher.service.admission_metrics import admission_metrics
+from batcher.service.claims import ClaimStore
+from batcher.service.exposition import Collect
+from batcher.service.front import Front
+from batcher.service.front_metrics import front_metrics, request_log_metrics
+from batcher.service.kept_metrics import claims_metrics, idempotency_metrics
+from batcher.service.limits import LimitStore
+from batcher.service.limits_metrics import limit_store_metrics, limiter_metrics
+from batcher.service.request_log import RequestLog
+from batcher.service.safety.metrics import safety_metrics
+
+
+def stage_metrics(
+    front: Front,
+    *,
+    limit_store: LimitStore,
+    claims: ClaimStore,
+    request_log: RequestLog | None,
+    admission: Callable[[], Iterable[GateStatistics]],
+) -> Collect:
+    """`admission` tells how each tier's admission stands."""
+
+    def collect() -> Iterator[Metric]:
+        yield from front_metrics(front.meters)
+        yield from admission_metrics(admission())
+        yield from limiter_metrics(front.limiter.statistics())
+        yield from limit_store_metrics(limit_store)
+        yield from idempotency_metrics(front.idempotency.statistics())
+        yield from claims_metrics(claims)
+        if front.safety is not None:
+            yield from safety_metrics(front.safety.statistics())
+        if request_log is not None:
+            yield from request_log_metrics(request_log)
+
+    return collect
