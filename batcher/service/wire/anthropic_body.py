@@ -26,15 +26,13 @@ from batcher.service.wire.decoding import (
 )
 from batcher.types import Message, Sampling
 
-_IGNORED = msgspec.Raw()
-
 _EXAMPLE = '{"model": "...", "max_tokens": 100, "messages": [{"role": "user", "content": "..."}]}'
 _COUNT_EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
 
 class _TextBlock(msgspec.Struct, tag="text", forbid_unknown_fields=True):
     text: str
-    cache_control: msgspec.Raw = _IGNORED
+    cache_control: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     citations: NoItems | None = None
 
 
@@ -74,7 +72,7 @@ class _Prompt(_Unsupported, forbid_unknown_fields=True, kw_only=True):
     model: str
     messages: Annotated[list[_Turn], Meta(min_length=1)]
     system: str | list[_TextBlock] = ""
-    cache_control: msgspec.Raw = _IGNORED
+    cache_control: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class _Body(_Prompt, forbid_unknown_fields=True, kw_only=True):
@@ -84,7 +82,7 @@ class _Body(_Prompt, forbid_unknown_fields=True, kw_only=True):
     top_k: TopK | None = None
     stop_sequences: Annotated[list[StopSequence], Meta(max_length=MAX_STOP_SEQUENCES)] | None = None
     stream: bool | None = None
-    metadata: msgspec.Raw = _IGNORED
+    metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 _decoder = msgspec.json.Decoder(_Body)

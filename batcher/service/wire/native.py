@@ -159,32 +159,3 @@ class _Native:
 
 
 NATIVE = _Native()
-
-# What is used before the dialects are wired.
-
-
-def decode(body: bytes) -> Conversation:
-    return NATIVE.decode(body)
-
-
-def encode_answer(answer_id: str, content: str, finish: FinishReason, usage: Usage) -> bytes:
-    return _encoder.encode(_Answer(answer_id, content, finish, usage))
-
-
-def start_event(answer_id: str, model: str) -> bytes:
-    return named_event(b"message_start", _encoder.encode(_Start(answer_id, model)))
-
-
-def delta_event(text: str) -> bytes:
-    return named_event(b"content_delta", _encoder.encode(_Delta(text)))
-
-
-def stop_event(finish: FinishReason, usage: Usage) -> bytes:
-    return named_event(b"message_stop", _encoder.encode(_Stop(finish, usage)))
-
-
-def error_event(error: ServiceError, request_id: str) -> bytes:
-    return named_event(b"error", encode_error(error, request_id))
-
-
-PING_EVENT = _PING

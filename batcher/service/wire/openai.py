@@ -111,8 +111,9 @@ def _usage(usage: Usage) -> _Usage:
 
 
 def _error_body(error: ServiceError) -> bytes:
+    code = next((code for class_, code in _CODES.items() if isinstance(error, class_)), None)
     retry_after_s = msgspec.UNSET if error.retry_after_s is None else error.retry_after_s
-    return _encoder.encode(_ErrorBody(_ErrorDetail(error.message, error.type, None, _CODES.get(type(error)), retry_after_s)))
+    return _encoder.encode(_ErrorBody(_ErrorDetail(error.message, error.type, None, code, retry_after_s)))
 
 
 class _Writer:

@@ -25,8 +25,6 @@ from batcher.service.wire.decoding import (
 )
 from batcher.types import Message, Sampling
 
-_IGNORED = msgspec.Raw()
-
 _EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
 _Zero = Annotated[float, Meta(ge=0.0, le=0.0)]
@@ -34,7 +32,7 @@ _Zero = Annotated[float, Meta(ge=0.0, le=0.0)]
 
 class _TextPart(msgspec.Struct, tag="text", forbid_unknown_fields=True):
     text: str
-    prompt_cache_breakpoint: msgspec.Raw = _IGNORED
+    prompt_cache_breakpoint: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,10 +97,10 @@ class _Body(_Unsupported, forbid_unknown_fields=True, kw_only=True):
     stream_options: _StreamOptions | None = None
 
     # Ignored.
-    metadata: msgspec.Raw = _IGNORED
+    metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     parallel_tool_calls: bool | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_options: msgspec.Raw = _IGNORED
+    prompt_cache_options: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None

@@ -1,0 +1,111 @@
+"""The official `openai` client against this server, in every mode: answers, streams, models."""
+
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, NotFoundError, OpenAI
+from openai.types.chat import ChatCompletionChunk
+
+from tests.service.sdk import MODEL, MODES, OVERHEAD, WAYS, in_thread, served
+from tests.service.sdk_openai import asked, chunks_of, create, settings, text_of
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("way", WAYS)]
+
+each_mode = pytest.mark.parametrize("mode", MODES)
+
+# Answers
+
+
+@each_mode
+async def test_an_answer_is_a_completion(way: str, mode: str) -> None:
+    async with served(mode) as server:
+        completion = await create(way, server.port, content="hé\U0001f600\n")
+    num_bytes = len("hé\U0001f600\n".encode())
+    assert text_of(completion) == "hé\U0001f600\n"
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == num_bytes + OVERHEAD[mode]
+    assert completion.usage.completion_tokens == num_bytes + (mode != "text")
+    assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
+    assert completion._request_id
+    assert completion.id == f"chatcmpl-{completion._request_id}"
+    assert completion.created > 1_700_000_000
+
+
+@each_mode
+@pytest.mark.parametrize(
+    ("fields", "text", "reason"),
+    [
+        ({}, "hello", "stop"),
+        ({"max_tokens": 2}, "he", "length"),
+        ({"max_completion_tokens": 2}, "he", "length"),
+        ({"stop": "lo"}, "hel", "stop"),
+        ({"stop": ["zz", "he"]}, "", "stop"),
+    ],
+    ids=str,
+)
+async def test_a_stream_says_the_same(way: str, mode: str, fields: dict[str, Any], text: str, reason: str) -> None:
+    told: list[ChatCompletionChunk] = []
+    async with served(mode) as server:
+        completion = await create(way, server.port, **fields)
+        await chunks_of(way, server.port, told, **fields, stream_options={"include_usage": True})
+    assert (text_of(completion), completion.choices[0].finish_reason) == (text, reason)
+    assert len({(chunk.id, chunk.created, chunk.model, chunk.object) for chunk in told}) == 1
+    first, *middle, last, usage = told
+    assert (first.choices[0].delta.role, first.choices[0].delta.content) == ("assistant", "")
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in middle) == text
+    assert [chunk.choices[0].finish_reason for chunk in (first, *middle, last)] == [None] * (len(told) - 2) + [reason]
+    assert (usage.choices, usage.usage) == ([], completion.usage)
+    assert all(chunk.usage is None for chunk in told[:-1])
+
+
+async def test_a_stream_tells_no_usage_unasked(way: str) -> None:
+    told: list[ChatCompletionChunk] = []
+    async with served("continuous") as server:
+        await chunks_of(way, server.port, told)
+    assert told[-1].choices[0].finish_reason == "stop"
+    assert all(chunk.usage is None for chunk in told)
+
+
+@each_mode
+async def test_an_answer_can_be_given_back_as_a_turn_beside_every_setting(way: str, mode: str) -> None:
+    async with served(mode) as server:
+        first = await create(way, server.port)
+        fields = asked(
+            messages=[
+                {"role": "developer", "content": "be brief"},
+                {"role": "user", "content": "hello"},
+                first.choices[0].message,
+                {"role": "user", "content": [{"type": "text", "text": "ag"}, {"type": "text", "text": "ain"}], "name": "ada"},
+            ],
+            temperature=0,
+            top_p=0.5,
+            seed=7,
+            n=1,
+            user="u",
+            metadata={"a": "b"},
+            frequency_penalty=0,
+            response_format={"type": "text"},
+        )
+        assert text_of(await create(way, server.port, **fields)) == "again"
+
+
+@each_mode
+async def test_the_model_is_listed(way: str, mode: str) -> None:
+    async with served(mode) as server:
+
+        def ask() -> tuple[list[str], str]:
+            with OpenAI(**settings(server.port)) as client:
+                return [model.id for model in client.models.list()], client.models.retrieve(MODEL).id
+
+        if way == "sync":
+            listed = await in_thread(ask)
+        else:
+            async with AsyncOpenAI(**settings(server.port)) as client:
+                ids = [model.id async for model in client.models.list()]
+                model = await client.models.retrieve(MODEL)
+                listed = (ids, model.id)
+                assert (model.object, model.owned_by) == ("model", "batcher")
+                with pytest.raises(NotFoundError):
+                    await client.models.retrieve("no-such-model")
+        assert listed == ([MODEL], MODEL)
