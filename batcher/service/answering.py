@@ -33,29 +33,17 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 class _Inbox:
     """The events of one answer, from whoever makes them to the task that sends them: together, if they came together."""
 
-    def __init__(self, on_first: Callable[[], None], on_too_many: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self._events: list[Event] = []
         self._has_some = asyncio.Event()
-        self._on_first = on_first
-        self._on_too_many = on_too_many
-        self._num_chars = 0
-        self.num_computed = 0
-        """Tokens that events have told of."""
-        self.end: Finished | Failed | None = None
+        self.num_chars = 0
+        """Of text that was not taken yet."""
 
     def put(self, event: Event) -> None:
-        assert not isinstance(event, Cancelled)
         self._events.append(event)
         self._has_some.set()
         if isinstance(event, Delta):
-            if not self.num_computed:
-                self._on_first()
-            self.num_computed += event.num_tokens
-            self._num_chars += len(event.text)
-            if self._num_chars > MAX_UNTAKEN_CHARS:
-                self._on_too_many()
-        else:
-            self.end = event
+            self.num_chars += len(event.text)
 
     async def wait(self) -> None:
         """Until something has come."""
@@ -64,7 +52,7 @@ class _Inbox:
     def take(self) -> list[Event]:
         """All that has come."""
         self._has_some.clear()
-        self._num_chars = 0
+        self.num_chars = 0
         events, self._events = self._events, []
         return events
 
@@ -77,7 +65,10 @@ class Answering:
         self._answerer = answerer
         self._passage = passage
         self.account = Account(front, passage, idempotency=idempotency)
-        self._inbox = _Inbox(passage.note_first, self._overflow)
+        self._inbox = _Inbox()
+        self._end: Finished | Failed | None = None
+        """The answerer's last word, once it has come."""
+        self._num_computed = 0
         self._number: int | None = None
         self._prepared: Prepared | None = None
         self._output: AnswerGuard | None = None
@@ -107,7 +98,20 @@ class Answering:
         self._prepared = prepared = await self._answerer.prepare(conversation)
         self._passage.num_input = prepared.num_input_tokens
         await self.account.reserved(prepared.num_input_tokens, prepared.max_tokens)
-        self._number = self._answerer.submit(self._passage.caller, prepared, self._inbox.put)
+        self._number = self._answerer.submit(self._passage.caller, prepared, self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        assert not isinstance(event, Cancelled)
+        self._inbox.put(event)
+        if not isinstance(event, Delta):
+            self._end = event
+            return
+        self._passage.note_first()
+        self._num_computed += event.num_tokens
+        if self._inbox.num_chars > MAX_UNTAKEN_CHARS and self._is_streamed and not self._is_overfull:
+            # The client takes nothing: nothing more is computed for it. It is cut off when its patience is over.
+            self._is_overfull = True
+            asyncio.get_running_loop().call_soon(self.close)
 
     async def wait(self) -> None:
         """Until there is something to take. May be cancelled, and nothing is lost."""
@@ -151,7 +155,7 @@ class Answering:
     def _usage(self, event: Delta | Finished | Failed) -> Usage:
         if isinstance(event, Finished):
             return event.usage
-        return Usage(self.num_input_tokens, self._inbox.num_computed)
+        return Usage(self.num_input_tokens, self._num_computed)
 
     def note_delivered(self) -> None:
         """What was taken is sent."""
@@ -171,7 +175,7 @@ class Answering:
             return
         self._is_settled = True
         self._passage.num_output = self._num_delivered
-        end = self._inbox.end
+        end = self._end
         if end is not None or self._number is None:
             self._stopped(outcome, NO_USAGE if end is None else end.usage)
         else:
@@ -184,12 +188,6 @@ class Answering:
         number, self._number = self._number, None
         if number is not None:
             self._answerer.cancel(number, on_usage or _forget)
-
-    def _overflow(self) -> None:
-        """The client takes nothing: nothing more is computed for it. It is cut off when its patience is over."""
-        if self._is_streamed and not self._is_overfull:
-            self._is_overfull = True
-            asyncio.get_running_loop().call_soon(self.close)
 
 
 def _forget(usage: Usage) -> None:

@@ -162,6 +162,7 @@ class _Call:
                 return [*frames, writer.stop(end.finish, end.stop_sequence, end.usage)]
         else:
             error, outcome = end.error, end.outcome
+            answering.note_delivered()  # It goes out together with the error.
         answering.close(outcome)
         self._passage.end(200, outcome, error.type)
         return [*frames, writer.error(error)]

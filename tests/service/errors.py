@@ -2,7 +2,7 @@
 
 from tests.service.wire_client import Response
 
-RETRYABLE = {408: "true", 504: "true", 529: "true"}
+RETRYABLE = {408: "true", 409: "true", 422: "false", 429: "true", 504: "true", 529: "true"}
 
 
 def assert_error(response: Response, status: int, type_: str, *, may_retry: str | None = None) -> str:

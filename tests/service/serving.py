@@ -66,6 +66,12 @@ class Served:
         self.app = cast(Starlette, server.config.app)
         self.port: int = server.servers[0].sockets[0].getsockname()[1]
 
+    async def check_front(self) -> None:
+        """What the stages of the front door held of requests that are over: nothing."""
+        front = self.app.state.service.front
+        await until(lambda: front.limiter.statistics().num_open == front.meters.num_open_streams == 0)
+        assert front.idempotency.statistics().num_running == 0
+
     async def ask(self, data: bytes) -> Response:
         """One request on a connection of its own."""
         async with connected(self.port) as client:
@@ -94,6 +100,7 @@ class Serving(Served):
         assert all(tier.num_waiting == tier.num_bytes == tier.num_tenants == 0 for tier in statistics.tiers)
         assert self.service.driver.num_live == 0
         self.service.dispatcher.check()
+        await self.check_front()
 
 
 class Generating(Served):
@@ -121,6 +128,7 @@ class Generating(Served):
         assert statistics.num_free_blocks + statistics.num_cached_blocks == statistics.num_blocks
         assert statistics.num_free_slots == statistics.num_slots
         assert self.service.replica.num_failed_checks == 0
+        await self.check_front()
 
 
 @asynccontextmanager
