@@ -19,10 +19,10 @@ from batcher.errors import ConfigError
 from batcher.types import Outcome
 from tests.service.errors import assert_error
 from tests.service.process import ROOT, serve_process
+from tests.service.scraping import Metrics
 from tests.service.serving import Generating, generating, simulated, until
 from tests.service.sse import ask, assert_answer, assert_stream, opened, text_of
-from tests.service.test_observability import Metrics
-from tests.service.wire_client import connected, request
+from tests.service.wire_client import OPERATOR, connected, request
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ FREE = {"x-api-key": "dev-free"}
 
 
 async def scrape(server: Generating) -> Metrics:
-    response = await server.ask(request("GET", "/metrics"))
+    response = await server.ask(request("GET", "/metrics", headers=OPERATOR))
     assert response.status == 200
     return Metrics(response.body.decode())
 
@@ -50,10 +50,11 @@ async def test_metrics_say_what_was_asked_and_answered() -> None:
         metrics = await scrape(server)
     counts = {labels: num for labels, num in metrics.values("batcher_requests_total").items() if num}
     assert counts == {("ok", "paid"): 3, ("ok", "free"): 1}
-    assert metrics.value("batcher_unadmitted_requests_total") == 2
-    for name in ("queue", "ttft", "e2e"):
-        assert metrics.values(f"batcher_{name}_seconds_count") == {("paid",): 3, ("free",): 1}
-    assert metrics.values("batcher_tpot_seconds_count") == {("paid",): 3, ("free",): 0}
+    assert metrics.nonzero("batcher_refusals_total") == {("invalid", "paid"): 1, ("unauthenticated", "none"): 1}
+    for name in ("queue", "ttft", "e2e", "http_e2e"):
+        assert metrics.values(f"batcher_{name}_seconds_count") == {("simulated", "paid"): 3, ("simulated", "free"): 1}
+    assert metrics.values("batcher_tpot_seconds_count") == {("simulated", "paid"): 3, ("simulated", "free"): 0}
+    assert metrics.value("batcher_http_output_tokens_total", "simulated", "paid") == 3 * 51
     assert metrics.value("batcher_output_tokens_total") == 3 * 51 + 1
     assert metrics.value("batcher_input_tokens_total") == 3 * 53 + 4
     # The prompt of 53 tokens fills three blocks, which the second and the third find again.
@@ -81,14 +82,14 @@ async def test_each_label_is_from_a_closed_set_and_is_there_from_the_start() -> 
 async def test_load_tells_what_waits_what_runs_and_what_is_left() -> None:
     settings = simulated(**ENDLESS, max_num_seqs=1, kv_blocks=100, max_model_len=1600)
     async with generating(settings) as server, connected(server.port) as first, connected(server.port) as second:
-        idle = (await server.ask(request("GET", "/load"))).json
+        idle = (await server.ask(request("GET", "/load", headers=OPERATOR))).json
         assert (idle["ready"], idle["state"], idle["live"], idle["running"]) == (True, "ready", 0, 0)
         assert (idle["slots"], idle["blocks"], idle["free_blocks"]) == (1, 100, 100)
         first.write(ask(max_tokens=1_500))
         await until(lambda: server.statistics.num_running == 1)
         second.write(ask("waits", headers=FREE))
         await until(lambda: server.statistics.num_waiting == 1)
-        busy = (await server.ask(request("GET", "/load"))).json
+        busy = (await server.ask(request("GET", "/load", headers=OPERATOR))).json
         assert (busy["live"], busy["running"], busy["waiting"]) == (2, 1, {"paid": 0, "free": 1})
         assert busy["waiting_tokens"] == {"paid": 0, "free": 8}
         assert busy["held_blocks"] >= 1
@@ -113,8 +114,8 @@ async def test_until_the_model_is_loaded_it_is_not_ready_and_refuses(monkeypatch
         try:
             assert (await server.ask(request("GET", "/ready"))).status == 503
             assert (await server.ask(request("GET", "/health"))).status == 200
-            assert (await server.ask(request("GET", "/load"))).json["state"] == "starting"
-            assert (await server.ask(request("GET", "/metrics"))).status == 200
+            assert (await server.ask(request("GET", "/load", headers=OPERATOR))).json["state"] == "starting"
+            assert (await server.ask(request("GET", "/metrics", headers=OPERATOR))).status == 200
             for is_streamed in (False, True):
                 assert "not ready" in assert_error(await server.ask(ask(stream=is_streamed)), 529, "overloaded_error")
         finally:
@@ -194,7 +195,7 @@ async def test_what_was_accepted_is_answered_to_its_end_and_what_comes_is_refuse
                 pass
             stream = await opened(streaming, ask(max_tokens=2_000, stream=True))
             whole.write(ask("abc", max_tokens=2_000))
-            while (await late.ask(request("GET", "/load"))).json["live"] < 2:
+            while (await late.ask(request("GET", "/load", headers=OPERATOR))).json["live"] < 2:
                 pass
             server.signal(signal.SIGTERM)
             await anyio.to_thread.run_sync(server.until_event, "draining")
