@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Protocol
 
-from batcher.core.admission.gate import Gate
+from batcher.core.admission.gate import Gate, Refusal
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.effects import Answer, Effects, Refuse, RunBatch, StartWorker, StopWorker
 from batcher.sim.faults import KILLER, POISON, Faults, RunFate, StartFate
@@ -110,7 +110,7 @@ class World:
             batch_size=dispatcher.max_batch_size,
         )
         if refusal is not None:
-            self._recorder.ended(request.tier, refusal.outcome)
+            self.refuse(request, refusal)
             return
         if self._watcher is not None:
             self._watcher.submitted(request, now=now)
@@ -120,6 +120,10 @@ class World:
         if self._has_cancels and self._faults.happens(self._faults.plan.cancels):
             leaves_at = now + self._faults.portion(min(request.deadline_at - now, _LEAVES_WITHIN_S))
             self._loop.call_at(leaves_at, self.cancel, request)
+
+    def refuse(self, request: Request, refusal: Refusal) -> None:
+        """The gate's word. Its caller does not come back."""
+        self._recorder.ended(request.tier, refusal.outcome)
 
     def submit(self, request: Request) -> None:
         """A request that goes past the gate."""

@@ -6,7 +6,7 @@ is cut so that the same keys are refused while it lasts, and the book of promise
 
     has a promise that is due    budget and a little more: before whoever comes fresh
     any other key                budget
-    a key that is shed           half of the budget: it gets what the others leave
+    a key that is shed           a quarter of the budget: it gets what the others leave
 
 So nobody is refused for what the throttle or the book believes while the queue is short, whoever may be promised what: the
 capacity is never idle for it. A lower tier may use all that higher ones leave, their reserve too; only, none of the reserve is
@@ -60,10 +60,10 @@ class _Tier:
     def __init__(self, name: str, budget_s: float, before: "list[_Tier]", reserved_share: float, memory_s: float) -> None:
         self.name = name
         self.budget_s = budget_s
-        self.is_first = not before
-        self.higher = tuple(tier.arrivals for tier in before)
-        self.reserved_share = reserved_share
         self.arrivals = ArrivalRate(memory_s)
+        self.higher: tuple[ArrivalRate, ...] = tuple([tier.arrivals for tier in before])
+        self.is_first = not before
+        self.reserved_share = reserved_share
         self.throttle = Throttle()
         self.promises = Promises()
 
@@ -123,8 +123,7 @@ class Gate:
         throttle, promises = state.throttle, state.promises
         higher_rate = sum([rate.rate(now=now) for rate in state.higher]) if state.higher else 0.0
         wait_s = estimate_wait_s(work_ahead, batch_size=batch_size, capacity_rate=capacity_rate, higher_rate=higher_rate)
-        limit_s = budget_s = state.budget_s
-        throttle.observe(wait_s, budget_s, now=now)
+        limit_s = state.budget_s
         is_due = is_shed = False
         if promises.num_open and promises.is_due(key, now=now):
             is_due = True
@@ -135,6 +134,7 @@ class Gate:
             is_shed = self._scores.score(tier, key, now=now) >= throttle.admitted_share
             if is_shed:
                 limit_s *= SHED_BUDGET
+        throttle.observe(wait_s, limit_s, now=now)
         if wait_s <= limit_s:
             if not is_early:
                 state.arrivals.observe(work, now=now)

@@ -21,8 +21,9 @@ who was served well would have to make way for those who were refused, and be re
 GRACE_S = 5.0
 """How late one may come: a client that rounds up, jitters a little and connects anew is in time."""
 
-EARLY_S = 0.1
-"""How early: timers and clocks differ by a little."""
+EARLY_S = 0.005
+"""How early: timers and clocks differ by a little. No more, for who comes early may be another request of the same key, and take
+the place of the one that was refused."""
 
 MAX_PROMISES = 32_768
 """In one tier's book; some 6 MB. A minute of promises at 500 a second."""
@@ -30,9 +31,9 @@ MAX_PROMISES = 32_768
 LATE_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, GRACE_S)
 """Upper bounds of how long after the promised instant those came who were let in."""
 
-_SLOTS_PER_S = 4
-"""Room is counted in quarters of a second. Retry-After has whole seconds, so those who are refused in one quarter of a second
-come back in one: rooms of a second would all be filled in its first moments."""
+_SLOTS_PER_S = 20
+"""Room is counted in slots of 50 ms. Retry-After has whole seconds, so those who are refused within one slot come back within
+one: the room of a whole second would be filled in its first moments, by more than can be served in them."""
 
 _HORIZON = MAX_RETRY_AFTER_S * _SLOTS_PER_S
 
@@ -55,11 +56,11 @@ class PromiseCounts(msgspec.Struct):
 
 
 class Promises:
-    """One tier's book. A slot is a quarter of a second of the owner's clock.
+    """One tier's book. A slot is 50 ms of the owner's clock.
 
     `_due` has a key's open promises, a heap of instants; `_keys` whose they are, by slot, and `_rooms` how much of each slot is
-    taken. Slots before `_first` have expired. Of those that are whole seconds apart, none before `_full[phase]` has room if each
-    has `_full_room` or less.
+    taken. Slots before `_first` have expired. Of those that are whole seconds apart, none before `_full[phase]` has room, if
+    each has `_full_room` or less.
     """
 
     __slots__ = ("_due", "_first", "_full", "_full_room", "_keys", "_rooms", "counts", "num_open")

@@ -11,8 +11,9 @@ from math import exp
 MAX_PRESSURE = 2.0
 """What is told of a wait that is longer than this many budgets: the longer ones differ in nothing."""
 
-SHED_BUDGET = 0.5
-"""The part of its tier's budget that a shed key may wait for: enough queue for every worker to find a full batch."""
+SHED_BUDGET = 0.25
+"""The part of its tier's budget that a shed key may wait for: so much less than the others that they do not come up against it
+when the queue swings by a batch, and whoever fits into the next batch waits for nothing, so that there is always a full one."""
 
 FREE_PRESSURE, FULL_PRESSURE, MIN_FACTOR = 0.5, 1.0, 0.5
 """Limits are whole up to the first pressure, and fall in a line to this part at the second. Half, and no less: the limits'
@@ -24,7 +25,7 @@ INTERVAL_S = 0.25
 _PRESSURE_TIME_S = 1.0
 """The memory of the pressure."""
 
-_TARGET_REFUSED = 0.03
+_TARGET_REFUSED = 0.05
 """The share of requests of keys that are not shed that the gate still refuses in an overload: at nought nobody would know
 whether more could be let in."""
 
@@ -56,20 +57,20 @@ class Throttle:
 
     def __init__(self) -> None:
         self.pressure = 0.0
-        """Estimated wait over budget, over about a second; from 0 to MAX_PRESSURE."""
+        """Estimated wait over what those who ask may wait for, over about a second; from 0 to MAX_PRESSURE."""
         self.admitted_share = 1.0
         """Keys whose score is below it are not shed."""
         self._moved_at = self._moves_at = 0.0
         self._pressures = 0.0
         self._num_asked = self._num_admitted = self._num_refused = self._num_intervals = 0
 
-    def observe(self, wait_s: float, budget_s: float, *, now: float) -> None:
-        """A request of this tier asks. `wait_s` may be infinite, `budget_s` zero."""
+    def observe(self, wait_s: float, limit_s: float, *, now: float) -> None:
+        """A request of this tier asks, and may wait for `limit_s`. `wait_s` may be infinite, `limit_s` zero."""
         if now >= self._moves_at:
             self._move(now=now)
         self._num_asked += 1
         if wait_s:
-            self._pressures += min(wait_s / budget_s, MAX_PRESSURE) if budget_s else MAX_PRESSURE
+            self._pressures += min(wait_s / limit_s, MAX_PRESSURE) if limit_s else MAX_PRESSURE
 
     def count(self, *, is_refused: bool) -> None:
         """The gate has decided about a request of a key that is not shed."""
@@ -96,15 +97,12 @@ class Throttle:
         self._moved_at, self._moves_at = now, now + INTERVAL_S
         self._num_intervals += 1
         num_judged = self._num_admitted + self._num_refused
-        if num_judged >= _MIN_SAMPLE or self._num_intervals >= _MAX_INTERVALS:
-            self._learn(self._num_refused / num_judged if num_judged else 0.0)
+        is_over = not self._num_refused and self.pressure < FREE_PRESSURE
+        if is_over or num_judged >= _MIN_SAMPLE or self._num_intervals >= _MAX_INTERVALS:
+            refused_share = self._num_refused / num_judged if num_judged else 0.0
+            factor = _MOST_RECOVERED if is_over else max((1.0 - refused_share) / (1.0 - _TARGET_REFUSED), _MOST_SHED)
+            self.admitted_share = min(max(self.admitted_share * factor, _MIN_ADMITTED), 1.0)
             self._num_admitted = self._num_refused = self._num_intervals = 0
-
-    def _learn(self, refused_share: float) -> None:
-        factor = max((1.0 - refused_share) / (1.0 - _TARGET_REFUSED), _MOST_SHED)
-        if not refused_share and self.pressure < FREE_PRESSURE:
-            factor = _MOST_RECOVERED
-        self.admitted_share = min(max(self.admitted_share * factor, _MIN_ADMITTED), 1.0)
 
     def check(self) -> None:
         assert 0.0 <= self.pressure <= MAX_PRESSURE, f"a pressure of {self.pressure}"
