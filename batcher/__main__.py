@@ -9,9 +9,11 @@ import typer
 
 from batcher.config import Device, Dtype, Isolation, KvMode, LimitMode, Mode, OnFailure, Switch, TokenEstimate
 from batcher.errors import ConfigError
+from batcher.keys.command import keys
 from batcher.settings import CONFIG_VARIABLE, load_settings
 from batcher.settings.telling import Panel, default_of, panel_of
 from batcher.sim.command import simulate
+from batcher.usage.command import usage
 
 app = typer.Typer(
     name="batcher",
@@ -33,6 +35,7 @@ _POLICIES = "When a batch leaves: paced, size-or-timeout, static, single; or wha
 _TIMEOUT = "Seconds until 504 for a request without its answer; in continuous mode, only for one that has not started by then."
 _FIRST_BATCH = "Seconds that a fresh worker's first batch may take."
 _ESTIMATE = "What is charged for an answer before it is made: max_tokens, expected, or exact (nothing)."
+_BUDGET = "The first tier is refused at once where it would wait longer, in seconds; lower tiers in proportion."
 _STRETCH = "A step with prompts beside decodes may take so many times what the decodes alone take; 0: no limit."
 
 
@@ -49,6 +52,7 @@ def serve(
     host: Annotated[str | None, _flag("host", "Address to listen on; other than loopback it needs keys.")] = None,
     port: Annotated[int | None, _flag("port", "0 lets the system choose.")] = None,
     request_timeout: Annotated[float | None, _flag("request_timeout", _TIMEOUT)] = None,
+    wait_budget: Annotated[float | None, _flag("wait_budget", _BUDGET)] = None,
     max_waiting: Annotated[int | None, _flag("max_waiting", "Most requests that wait; more are refused.")] = None,
     max_body_bytes: Annotated[int | None, _flag("max_body_bytes", "Larger bodies get 413.")] = None,
     drain_deadline: Annotated[float | None, _flag("drain_deadline", "Seconds that SIGTERM leaves accepted requests.")] = None,
@@ -110,6 +114,8 @@ def serve(
 
 
 app.command()(simulate)
+app.command()(usage)
+app.add_typer(keys)
 
 
 def main() -> None:

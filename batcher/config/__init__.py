@@ -17,7 +17,7 @@ from batcher.config.front import (
 )
 from batcher.config.http import HttpConfig
 from batcher.config.replica import MAX_BLOCKS, MIN_BLOCKS, ReplicaConfig
-from batcher.config.tiers import DEFAULT_TIERS, NO_LIMIT, KeyConfig, RateLimit, TierConfig, check_tiers
+from batcher.config.tiers import DEFAULT_TIERS, NO_LIMIT, KeyConfig, RateLimit, TierConfig, check_keys, check_tiers
 
 __all__ = [
     "DEFAULT_TIERS",
@@ -46,5 +46,6 @@ __all__ = [
     "TierConfig",
     "TokenEstimate",
     "UsageConfig",
+    "check_keys",
     "check_tiers",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from batcher.config.checks import require, require_between
+from batcher.errors import ConfigError
 
 MAX_PER_MINUTE = 10**12
 """Of requests or tokens: no limit anybody means is above it, and sums of two such numbers stay exact everywhere."""
@@ -48,6 +49,8 @@ class TierConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         require(bool(re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", self.name)), "tier name", self.name, "a short lower-case word")
+        # The development keys are dev-TIER, and dev-operator is the operator's.
+        require(self.name != "operator", "tier name", self.name, "another word")
         require_between(f"wait_budget_s of tier {self.name}", self.wait_budget_s, 0.0, 3600.0, "seconds")
         require_between(f"start_budget_s of tier {self.name}", self.start_budget_s, 0.0, 3600.0, "seconds")
         require_between(f"reserved_share of tier {self.name}", self.reserved_share, 0.0, 0.9)
@@ -116,6 +119,17 @@ class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
             tier.requests_per_minute if self.requests_per_minute is None else self.requests_per_minute,
             tier.tokens_per_minute if self.tokens_per_minute is None else self.tokens_per_minute,
         )
+
+
+def check_keys(keys: Iterable[KeyConfig]) -> None:
+    """Raises ConfigError unless each is a key of its own: limits and usage know it by its id."""
+    ids: set[str] = set()
+    digests: set[str] = set()
+    for key in keys:
+        if key.key_id in ids or key.sha256 in digests:
+            raise ConfigError(f"the key {key.key_id!r} of {key.tenant!r} is configured twice")
+        ids.add(key.key_id)
+        digests.add(key.sha256)
 
 
 def _is_name(text: str) -> bool:

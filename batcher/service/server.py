@@ -22,6 +22,7 @@ import uvicorn
 from batcher.errors import ConfigError
 from batcher.service import log
 from batcher.service.app import create_app
+from batcher.service.auth import OPERATOR_KEY
 from batcher.service.fastpath import FastPathProtocol
 from batcher.service.service import Service
 from batcher.settings import Settings
@@ -111,7 +112,9 @@ class Server(uvicorn.Server):
             "listening",
             url=url,
             **self.service.describe(),
-            keys="configured" if settings.keys else ", ".join(f"dev-{tier.name}" for tier in settings.tiers),
+            keys="configured"
+            if settings.has_keys
+            else ", ".join((*(f"dev-{tier.name}" for tier in settings.tiers), OPERATOR_KEY)),
         )
 
 

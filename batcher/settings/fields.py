@@ -23,11 +23,12 @@ from batcher.config import (
     ReplicaConfig,
     Switch,
     TierConfig,
+    check_keys,
     check_tiers,
 )
 from batcher.errors import ConfigError
 from batcher.settings.front import FrontSettings
-from batcher.settings.modes import GENERATE, SIMULATED, batch_policy, foreign, replica_policy
+from batcher.settings.modes import GENERATE, SIMULATED, batch_policy, foreign, replica_policy, scaled
 from batcher.types import BLOCK_SIZE
 
 MAX_WAITING_REQUESTS = 20_000
@@ -92,22 +93,26 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
     simulated_hang_rate: float = 0.0
     simulated_die_rate: float = 0.0
     simulated_seed: int = 0
+    wait_budget: float | None = None
+    """The first tier's wait budget in this mode; lower tiers' are scaled with it. By itself each is as its tier says."""
     log_level: str = "info"
     tiers: tuple[TierConfig, ...] = DEFAULT_TIERS
     keys: tuple[KeyConfig, ...] = ()
-    """None means the two development keys, and then only a loopback host."""
+    """Beside those of keys_file. Without either there are the development keys, and then only a loopback host."""
 
     def __post_init__(self) -> None:
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigError(f"log_level is {self.log_level!r}; it must be debug, info, warning or error")
         check_tiers(self.tiers)
+        check_keys(self.keys)
+        self.tiers_in_force  # noqa: B018
         self._check_mode()
         self.limits(), self.safety(), self.idempotency(), self.usage()
         http = self.http()
         if not self.has_keys and not http.is_loopback:
             raise ConfigError(
                 f"host is {self.host!r} and no keys are configured: the development keys are known to everybody. "
-                "Configure keys in the file, or serve on 127.0.0.1"
+                "Make some with `batcher keys create` for --keys-file, or serve on 127.0.0.1"
             )
         for key in self.keys:
             if key.tier not in (tier.name for tier in self.tiers):
@@ -117,6 +122,11 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
     def has_keys(self) -> bool:
         """Whether keys are configured; else there are the development keys."""
         return bool(self.keys) or self.keys_file is not None
+
+    @property
+    def tiers_in_force(self) -> tuple[TierConfig, ...]:
+        """As components get them: with the wait budgets that `wait_budget` means. Raises ConfigError."""
+        return self.tiers if self.wait_budget is None else scaled(self.tiers, self.wait_budget, self.mode)
 
     def _check_mode(self) -> None:
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
@@ -154,7 +164,7 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
         to the model to say (how many blocks) is not in it."""
         policy = replica_policy(self.policy) if self.mode is Mode.CONTINUOUS else batch_policy(self.policy)
         values = {name: getattr(self, name) for name in self.__struct_fields__}
-        values |= {"policy": policy, "max_waiting": self._max_waiting}
+        values |= {"policy": policy, "max_waiting": self._max_waiting, "tiers": self.tiers_in_force}
         values["redis"] = None if self.redis is None else _without_password(self.redis)
         hidden = {"keys", *(name for name, _ in foreign(self.mode, self.backend, self.model))}
         return {name: value for name, value in values.items() if name not in hidden and value is not None}
@@ -225,6 +235,7 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
             prefill_chunk=self.prefill_chunk,
             prefill_stretch=self.prefill_stretch,
             has_prefix_cache=self.prefix_cache is Switch.ON,
+            reserved_slot_share=self.tiers[0].reserved_share,
             max_waiting=self._max_waiting,
         )
 

@@ -5,7 +5,10 @@ A setting counts as set if it is not what it would be by itself.
 
 from collections.abc import Iterator
 
-from batcher.config import Mode, PolicyName, ReplicaPolicy
+import msgspec
+
+from batcher.config import Mode, PolicyName, ReplicaPolicy, TierConfig
+from batcher.config.checks import require_between
 from batcher.errors import ConfigError
 
 SIMULATED = "simulated"
@@ -51,6 +54,17 @@ def foreign(mode: Mode, backend: str, model: str) -> Iterator[tuple[str, str]]:
         yield from ((name, "the simulated backend of batch mode") for name in SIMULATED_BACKEND)
     if not has_model or model != SIMULATED:
         yield from ((name, "the simulated model") for name in SIMULATED_MODEL)
+
+
+def scaled(tiers: tuple[TierConfig, ...], wait_budget_s: float, mode: Mode) -> tuple[TierConfig, ...]:
+    """With this budget for the first tier in this mode, and the others' in proportion. Raises ConfigError."""
+    require_between("wait_budget", wait_budget_s, 0.0, 3600.0, "seconds")
+    field = "start_budget_s" if mode is Mode.CONTINUOUS else "wait_budget_s"
+    first_s = getattr(tiers[0], field)
+    if first_s == 0.0:
+        raise ConfigError(f"wait_budget scales the tiers' {field} with the first one's, which is 0; set them by themselves")
+    factor = wait_budget_s / first_s
+    return tuple(msgspec.structs.replace(tier, **{field: getattr(tier, field) * factor}) for tier in tiers)
 
 
 def batch_policy(name: str | None) -> PolicyName:

@@ -30,6 +30,7 @@ _DEPENDS = {
     "kv_memory": "what the device has to spare",
     "max_model_len": "as many as the model and the blocks hold",
     "simulated_poison": "none",
+    "wait_budget": "as the tiers say: 0.2 for paid in batch mode, 1 in continuous mode",
     "keys_file": "the development keys",
     "redis": "each process counts by itself",
     "safety_rules": "none",

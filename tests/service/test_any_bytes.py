@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.service.serving import Serving, quick, serving
-from tests.service.wire_client import KEY, Client, chunked, connected, request, run
+from tests.service.wire_client import KEY, OPERATOR, Client, chunked, connected, request, run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
 
@@ -33,7 +33,7 @@ def _draw_request(random: Random, number: int) -> tuple[bytes, int, str | None]:
         case 5:
             return request(path=path, body=b"{}"), 400, None
         case 6:
-            return request("GET", random.choice(["/health", "/ready", "/load"])), 200, None
+            return request("GET", random.choice(["/health", "/ready", "/load"]), headers=OPERATOR), 200, None
         case _:
             return request("GET", "/nope"), 404, None
 

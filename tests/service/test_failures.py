@@ -17,7 +17,7 @@ from batcher.types import Outcome, WorkerFault
 from tests.backends.hosting import until_gone
 from tests.service.errors import assert_error
 from tests.service.serving import ASYNC_FAULTY, FAULTY, Gate, Serving, quick, serving, until
-from tests.service.wire_client import connected, request, run
+from tests.service.wire_client import OPERATOR, connected, request, run
 
 pytestmark = pytest.mark.anyio
 
@@ -188,7 +188,7 @@ async def test_outputs_that_break_the_contract_reach_nobody(gate: Gate, input_: 
                 assert input_ not in message
         assert responses[1].status == 500
         assert server.statistics.counters.num_bad_outputs >= 3
-        metrics = (await server.ask(request("GET", "/metrics"))).body.decode()
+        metrics = (await server.ask(request("GET", "/metrics", headers=OPERATOR))).body.decode()
         assert f"batcher_batch_output_mismatch_total {server.statistics.counters.num_bad_outputs}.0" in metrics
         await server.until_ready(1)
         assert await ask_own(server, "next")
@@ -283,6 +283,6 @@ async def test_a_handler_that_fails_answers_in_the_usual_shape(monkeypatch: pyte
     async with serving(quick()) as server:
         with monkeypatch.context() as patch:
             patch.setattr(Dispatcher, "statistics", lambda self: 1 / 0)
-            response = await server.ask(request("GET", "/load"))
+            response = await server.ask(request("GET", "/load", headers=OPERATOR))
         assert "ZeroDivision" not in assert_error(response, 500, "api_error", may_retry="true")
-        assert (await server.ask(request("GET", "/load"))).status == 200
+        assert (await server.ask(request("GET", "/load", headers=OPERATOR))).status == 200

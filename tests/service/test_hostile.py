@@ -50,11 +50,11 @@ async def test_headers_that_do_not_come_in_time_are_given_up(sent: bytes) -> Non
         assert await client.read_to_end() == b""
 
 
-@pytest.mark.parametrize(("path", "status"), [("/health", 405), ("/nope", 404), ("/v1/run?x", 401)])
-async def test_a_request_refused_before_its_body_has_one_answer(path: str, status: int) -> None:
+@pytest.mark.parametrize(("path", "key", "status"), [("/health", KEY, 405), ("/nope", KEY, 404), ("/v1/run?x", {}, 401)])
+async def test_a_request_refused_before_its_body_has_one_answer(path: str, key: dict[str, str], status: int) -> None:
     """However long the body takes that nobody wants."""
     async with serving(quick(body_timeout=0.03)) as server, connected(server.port) as client:
-        response = await client.ask(request(path=path, headers={"content-length": "100"}))
+        response = await client.ask(request(path=path, headers={**key, "content-length": "100"}))
         assert response.status == status
         assert await client.read_to_end() == b""
 

@@ -15,7 +15,7 @@ from tests.backends.hosting import until_gone
 from tests.service.errors import assert_error
 from tests.service.process import PATIENCE_S, ROOT, ServerProcess, serve_process
 from tests.service.serving import ASYNC_FAULTY, FAULTY, Gate, quick, serving, until
-from tests.service.wire_client import connected, request, run
+from tests.service.wire_client import OPERATOR, connected, request, run
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def test_what_was_accepted_is_answered_and_what_comes_is_refused(gate: Gat
             waiting.write(run("waits", path="/v1/run?x"))
             half = run("half a request")
             slow.write(half[:-5])
-            while (await kept.ask(request("GET", "/load"))).json["live"] < 2:
+            while (await kept.ask(request("GET", "/load", headers=OPERATOR))).json["live"] < 2:
                 pass
             server.signal(signal.SIGTERM)
             await event(server, "draining")
@@ -99,7 +99,7 @@ async def test_after_the_drain_deadline_the_rest_is_told_so(gate: Gate) -> None:
         async with connected(server.port) as running, connected(server.port) as waiting, connected(server.port) as probe:
             running.write(run(gate.hold))
             waiting.write(run("waits", path="/v1/run?x"))
-            while (await probe.ask(request("GET", "/load"))).json["live"] < 2:
+            while (await probe.ask(request("GET", "/load", headers=OPERATOR))).json["live"] < 2:
                 pass
             server.signal(signal.SIGTERM)
             for client in (running, waiting):

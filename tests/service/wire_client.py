@@ -13,6 +13,7 @@ PATIENCE_S = 5.0
 """A wait for what should come at once ends then: a test that fails must not hang. No test waits for it to pass."""
 
 KEY = {"x-api-key": "dev-paid"}
+OPERATOR = {"x-api-key": "dev-operator"}
 
 
 class Response(NamedTuple):

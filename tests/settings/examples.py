@@ -13,6 +13,7 @@ EXAMPLES: dict[str, Any] = {
     "policy": PolicyName.STATIC,
     "host": "localhost",
     "simulated_poison": "BOOM",
+    "wait_budget": 0.5,
     "log_level": "debug",
     "max_batch_size": 7,
     "max_waiting": 300,
