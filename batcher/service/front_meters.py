@@ -73,8 +73,6 @@ class FrontMeters:
         self.statuses = {route: [0] * (1 + len(STATUSES)) for route in ROUTES}
         self.refusals = {tier: dict.fromkeys(Refused, 0) for tier in (*tiers, NO_TIER)}
         self.answers = {(tier, model): AnswerMeters() for tier in tiers for model in models}
-        self.num_replays = 0
-        """Kept answers that were given again."""
         self.num_open_streams = 0
         """Whoever streams counts it up and down."""
         kinds = [(tier, model) for tier in tiers for model in (*models, OTHER)] + [(NO_TIER, OTHER)]
@@ -98,9 +96,7 @@ class FrontMeters:
         if outcome in _REFUSALS:
             cell.refusals[_refused(line)] += 1
         answers = cell.answers
-        if line.is_replayed:
-            self.num_replays += 1
-        elif answers is not None:
+        if answers is not None and not line.is_replayed:
             answers.input_tokens += line.input_tokens
             answers.output_tokens += line.output_tokens
             if outcome == "ok":

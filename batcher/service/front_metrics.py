@@ -51,7 +51,6 @@ def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
         ((n, a.output_tokens) for n, a in answers),
     )
     yield from gauges(("open_streams", "Streams that are being sent.", meters.num_open_streams))
-    yield from counters(("replays", "Kept answers that were given again.", meters.num_replays))
 
 
 def request_log_metrics(log: RequestLog) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from batcher.service.claims import ClaimStore
 from batcher.service.exposition import Collect
 from batcher.service.front import Front
 from batcher.service.front_metrics import front_metrics, request_log_metrics
-from batcher.service.kept_metrics import claims_metrics, idempotency_metrics
+from batcher.service.kept_metrics import claims_metrics, idempotency_metrics, usage_metrics
 from batcher.service.limits import LimitStore
 from batcher.service.limits_metrics import limit_store_metrics, limiter_metrics
 from batcher.service.request_log import RequestLog
@@ -36,6 +36,8 @@ def stage_metrics(
         yield from claims_metrics(claims)
         if front.safety is not None:
             yield from safety_metrics(front.safety.statistics())
+        if front.usage is not None:
+            yield from usage_metrics(front.usage.statistics())
         if request_log is not None:
             yield from request_log_metrics(request_log)
 
