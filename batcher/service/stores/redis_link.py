@@ -55,12 +55,13 @@ class RedisLink:
     """Lives on one event loop.
 
     `is_away` is the circuit: True until the first answer and from a failure to the next answered ping. `back` is set while it
-    is not. `_watch` is the task that pings; nobody else turns the circuit on again.
+    is not, `_lost` while it is. `_watch` is the task that pings; nobody else turns the circuit on again.
     """
 
     def __init__(self, url: str, *, timeout_s: float, max_connections: int) -> None:
         self.is_away = True
         self.back = asyncio.Event()
+        self._lost = asyncio.Event()
         self.num_losses = 0
         self._timeout_s = timeout_s
         # The one time limit is ours, over connecting, sending and receiving together.
@@ -123,8 +124,11 @@ class RedisLink:
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
             else:
-                await asyncio.sleep(_HEALTH_S)
                 backoff_s = _FIRST_BACKOFF_S
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_HEALTH_S):
+                        await self._lost.wait()
+                        continue
             await self._try()
 
     async def _try(self) -> None:
@@ -137,12 +141,14 @@ class RedisLink:
         if self.is_away:
             self.is_away = False
             self.back.set()
+            self._lost.clear()
             log.event("redis_connected")
 
     def _lose(self, error: BaseException) -> None:
         if not self.is_away or self.num_losses == 0:
             self.is_away = True
             self.back.clear()
+            self._lost.set()
             self.num_losses += 1
             # The kind alone: the text may repeat the address with its password.
             log.error("redis_away", fault=type(error).__name__)

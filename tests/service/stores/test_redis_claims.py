@@ -1,0 +1,113 @@
+"""Claims in Redis: what expires, what survives a crash, and what is said while Redis is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+
+import pytest
+import redis
+
+from batcher.config import IdempotencyConfig
+from batcher.errors import Overloaded
+from batcher.service.claims import CLAIM_S, Claimed, InFlight, Kept
+from batcher.service.stores.redis_claims import MAX_REPLY_BYTES, RedisClaims
+from benchmarks.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def beside(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with closing(redis_server.client()) as client:
+        yield client
+
+
+@pytest.fixture
+async def store(redis_server: RedisServer) -> AsyncIterator[RedisClaims]:
+    store = RedisClaims(IdempotencyConfig(redis_url=redis_server.url, redis_timeout_s=2.0, keep_s=5000.0))
+    await store.start()
+    yield store
+    await store.close()
+
+
+async def test_a_claim_ends_by_itself_unless_it_is_renewed(store: RedisClaims, beside: redis.Redis) -> None:
+    await store.claim("s", "body", "a")
+    assert CLAIM_S - 2 < beside.pttl("batcher:claims:of:s") / 1000 <= CLAIM_S
+    beside.pexpire("batcher:claims:of:s", 3000)
+    await store.renew("s", "a")
+    assert CLAIM_S - 2 < beside.pttl("batcher:claims:of:s") / 1000 <= CLAIM_S
+    # Its holder died, and its time has passed.
+    beside.delete("batcher:claims:of:s")
+    assert await store.claim("s", "another", "b") == Claimed()
+    await store.keep("s", "a", b"too late")
+    assert await store.claim("s", "another", "c") == InFlight()
+
+
+async def test_an_answer_is_kept_for_so_long(store: RedisClaims, beside: redis.Redis) -> None:
+    await store.claim("s", "body", "a")
+    await store.keep("s", "a", b"answer")
+    assert 4998 < beside.pttl("batcher:claims:of:s") / 1000 <= 5000
+
+
+async def test_of_expired_answers_nothing_is_left(store: RedisClaims, beside: redis.Redis) -> None:
+    beside.zadd("batcher:claims:kept", {f"old {i}": i for i in range(10)})
+    for scope in ("s", "t"):
+        await store.claim(scope, "body", "a")
+        await store.keep(scope, "a", b"answer")
+    assert beside.zrange("batcher:claims:kept", 0, -1) == [b"s", b"t"]
+
+
+async def test_a_claim_is_not_dropped_for_an_older_answer_of_its_scope(redis_server: RedisServer, beside: redis.Redis) -> None:
+    """The answer expired and its place in the order is the oldest; meanwhile the scope was claimed anew."""
+    store = RedisClaims(IdempotencyConfig(redis_url=redis_server.url, max_answers=1))
+    await store.start()
+    await store.claim("s", "body", "a")
+    beside.zadd("batcher:claims:kept", {"s": int(beside.time()[0]) - 1})
+    await store.claim("t", "body", "a")
+    await store.keep("t", "a", b"answer")
+    assert await store.claim("s", "body", "b") == InFlight()
+    await store.close()
+
+
+async def test_a_reply_too_large_is_not_kept(store: RedisClaims) -> None:
+    await store.claim("s", "body", "a")
+    await store.keep("s", "a", bytes(MAX_REPLY_BYTES + 1))
+    assert await store.claim("s", "body", "b") == Claimed()
+    await store.keep("s", "b", bytes(MAX_REPLY_BYTES))
+    assert await store.claim("s", "body", "c") == Kept(bytes(MAX_REPLY_BYTES))
+
+
+async def test_who_asks_again_for_its_own_claim_has_it(store: RedisClaims) -> None:
+    """The reply to its first try was lost."""
+    await store.claim("s", "body", "a")
+    assert await store.claim("s", "body", "a") == Claimed()
+
+
+async def test_claims_and_answers_survive_a_crash_and_nothing_is_claimed_meanwhile(
+    store: RedisClaims, redis_server: RedisServer
+) -> None:
+    await store.claim("s", "body", "a")
+    await store.claim("t", "body", "a")
+    await store.keep("t", "a", b"answer")
+    redis_server.kill()
+    for _ in range(3):
+        with pytest.raises(Overloaded) as refused:
+            await store.claim("u", "body", "a")
+        assert refused.value.retry_after_s == 1
+    # What ends a claim waits for Redis to come back, for a while.
+    keeping = asyncio.create_task(store.keep("s", "a", b"late"))
+    await asyncio.get_running_loop().run_in_executor(None, redis_server.start)
+    await keeping
+    assert await store.claim("s", "body", "b") == Kept(b"late")
+    assert await store.claim("t", "body", "b") == Kept(b"answer")
+
+
+async def test_a_keep_that_cannot_be_kept_says_so(redis_server: RedisServer) -> None:
+    store = RedisClaims(IdempotencyConfig(redis_url=redis_server.url, redis_timeout_s=0.05))
+    await store.start()
+    await store.claim("s", "body", "a")
+    redis_server.kill()
+    with pytest.raises(Overloaded):
+        await store.keep("s", "a", b"answer")
+    await store.close()
+    redis_server.start()
