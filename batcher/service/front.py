@@ -22,7 +22,7 @@ from batcher.service.auth import Caller
 from batcher.service.door import Door
 from batcher.service.front_meters import FrontMeters
 from batcher.service.idempotency import REPLAYED, Idempotency
-from batcher.service.limiter import Limiter
+from batcher.service.limiter import Limiter, LimitReached
 from batcher.service.records import Refused, RequestLine
 from batcher.service.request_log import RequestLog
 from batcher.service.safety.stage import SafetyStage
@@ -135,6 +135,8 @@ class Passage:
 
     def refuse(self, error: ServiceError) -> None:
         """Ends with an error."""
+        if isinstance(error, LimitReached):
+            self.standing = error.standing
         refused = Refused.SAFETY if isinstance(error, SafetyRefused) else error.refused
         self.end(error.status, outcome_of(error), error.type, refused=refused)
 

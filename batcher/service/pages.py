@@ -59,7 +59,10 @@ class Pages:
         """The reply, in the grammar of the path, to a request that no endpoint has seen; it is counted and logged."""
         passage = self._service.front.open(route_of(path), headers, find_request_id(headers))
         passage.refuse(error)
-        return dialect_of(path, headers).error_reply(error, passage.shown_id)
+        dialect = dialect_of(path, headers)
+        reply = dialect.error_reply(error, passage.shown_id)
+        reply.headers.extend(dialect.request_id_headers(passage.shown_id).items())
+        return reply
 
     async def on_http_exception(self, request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
