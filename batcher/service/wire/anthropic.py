@@ -181,3 +181,10 @@ def _spell_instant(at: float) -> bytes:
 
 
 ANTHROPIC = _Anthropic()
+
+DOCUMENTED: dict[str, type] = {
+    "AnthropicMessage": _Message,
+    "AnthropicTokenCount": _Count,
+    "AnthropicError": _ErrorBody,
+}
+"""For the OpenAPI document, by the names that they have there."""

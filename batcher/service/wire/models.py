@@ -73,3 +73,11 @@ def _anthropic(model: ModelEntry) -> _AnthropicModel:
 
 def _openai(model: ModelEntry) -> _OpenAIModel:
     return _OpenAIModel(model.id, model.created_at)
+
+DOCUMENTED: dict[str, type] = {
+    "AnthropicModel": _AnthropicModel,
+    "AnthropicModels": _AnthropicModels,
+    "OpenAIModel": _OpenAIModel,
+    "OpenAIModels": _OpenAIModels,
+}
+"""For the OpenAPI document, by the names that they have there."""

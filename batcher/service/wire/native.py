@@ -159,3 +159,6 @@ class _Native:
 
 
 NATIVE = _Native()
+
+DOCUMENTED: dict[str, type] = {"MessageRequest": _Body, "MessageAnswer": _Answer}
+"""For the OpenAPI document, by the names that they have there."""

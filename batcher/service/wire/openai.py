@@ -88,7 +88,7 @@ class _ErrorDetail(msgspec.Struct):
     type: str
     param: None
     code: str | None
-    retry_after_s: int | msgspec.UnsetType
+    retry_after_s: int | msgspec.UnsetType = msgspec.UNSET
     """Ours: the same as the header, where there is one."""
 
 
@@ -177,3 +177,6 @@ class _OpenAI:
 
 
 OPENAI = _OpenAI()
+
+DOCUMENTED: dict[str, type] = {"ChatCompletion": _Completion, "ChatCompletionChunk": _Chunk, "OpenAIError": _ErrorBody}
+"""For the OpenAPI document, by the names that they have there."""
