@@ -55,9 +55,8 @@ def test_damaged_lines_cost_themselves_alone(tmp_path: Path) -> None:
         b"y" * 200_000,
     ]
     path = tmp_path / "usage-2026-11-30-0001.jsonl"
-    path.write_bytes(
-        encode(record("req_1")) + b"\n   \n" + b"".join(line + b"\n" + encode(record("req_2")) for line in damaged)
-    )
+    lines = [line + b"\n" + encode(record("req_2")) for line in damaged]
+    path.write_bytes(encode(record("req_1")) + b"\n   \n" + b"".join(lines))
     assert list(read_records(path)) == [record("req_1"), *[None, record("req_2")] * len(damaged)]
 
 
