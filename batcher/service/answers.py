@@ -53,6 +53,8 @@ class Answers:
         self._token_bytes = token_bytes
         self._meters = meters
         self._live: dict[int, _Answer] = {}
+        self.on_start: Callable[[int], None] | None = None
+        """Told the id of whatever starts, on the engine's own thread."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -74,6 +76,8 @@ class Answers:
                 answer.started_at = now
                 self._meters.tiers[answer.tier].queue_s.observe(now - answer.arrived_at)
                 self._meters.num_input_tokens += answer.num_prompt_tokens
+                if self.on_start is not None:
+                    self.on_start(scheduled.sequence_id)
 
     def add_token(self, effect: Emit, now: float, events: Events) -> bool:
         """Takes an answer's next token. Whether it ended the answer while the scheduler does not know: the text did."""

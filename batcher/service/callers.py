@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from batcher.errors import ServiceError
 from batcher.service import log
-from batcher.service.generation import NO_USAGE, Cancelled, Delta, Event, Events, Failed, GenerationRequest
+from batcher.service.generation import NO_USAGE, Cancelled, Delta, Event, Events, Failed, Finished, GenerationRequest
 from batcher.types import Outcome, Usage
 
 OnEvent: TypeAlias = Callable[[Event], None]
@@ -39,12 +39,16 @@ class Callers:
 
     `_waiting` has every request whose caller waits. `_leaving` has those that ended here before the engine said so: each waits
     for the engine's own end, which tells the usage and that nothing is held for it any more. `withdraw` asks the engine for it.
+    `on_end` is told who waits no more, and how long its answer was if it is whole.
     """
 
-    def __init__(self, tiers: Iterable[str], withdraw: Callable[[int], None]) -> None:
+    def __init__(
+        self, tiers: Iterable[str], withdraw: Callable[[int], None], on_end: Callable[[int, int | None], None] | None = None
+    ) -> None:
         self.outcomes = {tier: dict.fromkeys(Outcome, 0) for tier in tiers}
         """By tier; each request is counted once, when its caller is told or leaves."""
         self._withdraw = withdraw
+        self._on_end = on_end
         self._waiting: dict[int, _Caller] = {}
         self._leaving: dict[int, tuple[_Caller, OnUsage | None]] = {}
 
@@ -87,6 +91,7 @@ class Callers:
             else:
                 assert not isinstance(event, Cancelled)
                 del waiting[sequence_id]
+                self._note_end(sequence_id, event.usage.output_tokens if isinstance(event, Finished) else None)
                 self._count(caller.tier, event.outcome if isinstance(event, Failed) else Outcome.OK)
                 _tell(caller.on_event, event)
 
@@ -114,7 +119,12 @@ class Callers:
 
     def _leave(self, sequence_id: int, caller: _Caller, on_usage: OnUsage | None) -> None:
         self._leaving[sequence_id] = (caller, on_usage)
+        self._note_end(sequence_id, None)
         self._withdraw(sequence_id)
+
+    def _note_end(self, sequence_id: int, answer_len: int | None) -> None:
+        if self._on_end is not None:
+            self._on_end(sequence_id, answer_len)
 
     def _count(self, tier: str, outcome: Outcome) -> None:
         self.outcomes[tier][outcome] += 1

@@ -125,6 +125,10 @@ class Engine:
         """What was submitted and has not ended."""
         return len(self._answers)
 
+    def tell_starts(self, on_start: Callable[[int], None]) -> None:
+        """From now on it is told the id of whatever starts, on this engine's own thread."""
+        self._answers.on_start = on_start
+
     def has_started(self, sequence_id: int) -> bool:
         """Whether a step has computed some of its prompt; not, if it is not live. Any thread may ask."""
         return self._answers.has_started(sequence_id)

@@ -132,6 +132,21 @@ class EngineThread:
             self._inbox.append(message)
             self._has_mail.set()
 
+    def is_inbox_full(self, tier: str, *, num_tokens: int) -> bool:
+        """Whether an engine that stands still has left as much unread as may wait, of this tier and higher ones.
+
+        What waits in the scheduler does not count: it alone knows who gives way to whom there, and how long that takes. Nor do
+        lower tiers, whose flood must not keep a higher one out.
+        """
+        config = self._engine.config
+        num = 1
+        for name, unread in self.unread.items():
+            num += unread.num
+            num_tokens += unread.num_tokens
+            if name == tier:
+                break
+        return num > config.max_waiting or num_tokens > config.max_waiting_tokens
+
     def stop(self) -> None:
         """Asks it to end after the pass in progress; `engine_ended` follows."""
         self._is_stopping = True

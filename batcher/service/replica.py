@@ -5,18 +5,22 @@ task or future for each request. Whatever happens to the engine, each request ha
 """
 
 import asyncio
-from enum import StrEnum
 from itertools import count
 
 from backends.base import Model
 from batcher.config import ReplicaConfig
+from batcher.core.admission.gate import Refusal
 from batcher.core.replica.statistics import ReplicaStatistics
 from batcher.errors import NO_WORKER_RETRY_AFTER_S, ConfigError, Expired, Overloaded, ServerFault, ServiceError, ShuttingDown
 from batcher.service import log
+from batcher.service.auth import Caller
 from batcher.service.callers import Callers, OnEvent, OnUsage
 from batcher.service.engine import Engine
 from batcher.service.engine_thread import START_BACKOFF_S, Cancel, Drain, EngineThread, Submit
 from batcher.service.generation import NO_USAGE, Events, Failed, GenerationRequest
+from batcher.service.replica_state import ReplicaState
+from batcher.service.start_gate import StartGate
+from batcher.service.stuck import StuckTime
 from batcher.types import Outcome
 
 STALL_S = 60.0
@@ -29,15 +33,6 @@ FULL_RETRY_AFTER_S = 1
 """The inbox is emptied at each step: whoever finds it full finds room soon, or a replica that is not ready."""
 
 
-class ReplicaState(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    """The backend was lost and another one is being started."""
-    ENDED = "ended"
-    """Closed, or failed for good."""
-
-
 class Replica:
     """Belongs to one event loop, which is the only one that may call it, and is created there.
 
@@ -45,8 +40,15 @@ class Replica:
     """
 
     def __init__(
-        self, model: Model, config: ReplicaConfig, *, stall_s: float = STALL_S, start_backoff_s: float = START_BACKOFF_S
+        self,
+        model: Model,
+        config: ReplicaConfig,
+        *,
+        start_gate: StartGate | None = None,
+        stall_s: float = STALL_S,
+        start_backoff_s: float = START_BACKOFF_S,
     ) -> None:
+        """Without a gate everybody may wait, as long as there is room in the queue."""
         self.model = model
         self.config = config
         engine = Engine(model, config)
@@ -54,7 +56,14 @@ class Replica:
         self.config_error: ConfigError | None = None
         """Why it cannot ever start: this process had better end and say so."""
         self._thread = EngineThread(engine, self, start_backoff_s=start_backoff_s)
-        self._callers = Callers(config.tiers, lambda sequence_id: self._thread.send(Cancel(sequence_id)))
+        self._gate = start_gate
+        if start_gate is not None:
+            engine.tell_starts(start_gate.starts.append)
+        self._callers = Callers(
+            config.tiers,
+            withdraw=lambda sequence_id: self._thread.send(Cancel(sequence_id)),
+            on_end=None if start_gate is None else start_gate.end,
+        )
         self.outcomes = self._callers.outcomes
         self._engine = engine
         self._clock = engine.clock
@@ -66,11 +75,7 @@ class Replica:
         self._ids = count(1)
         self._watch_timer: asyncio.TimerHandle | None = None
         self._watch_interval_s = min(WATCH_S, stall_s / 4)
-        self._watched_at = self._clock()
-        self._watched_pass: float | None = None
-        """When the pass began that was in progress when the engine was last looked at."""
-        self._asleep_s = 0.0
-        """What of that pass was no time of ours."""
+        self._stuck_time = StuckTime(self._clock, interval_s=self._watch_interval_s)
         self._has_settled = asyncio.Event()
         """Set when it is ready for the first time, or has ended."""
         self._has_ended = asyncio.Event()
@@ -79,19 +84,37 @@ class Replica:
 
     # Requests.
 
-    def submit(self, request: GenerationRequest, on_event: OnEvent) -> int:
+    def submit(self, request: GenerationRequest, on_event: OnEvent, *, key_id: str = "") -> int:
         """Lets a request in, or ends it at once: then `on_event` is called before this returns. Never blocks. Returns its id.
 
-        Whoever calls has seen to it that prompt and max_tokens fit `config.max_model_len` and the KV blocks.
+        `key_id` is whom a time to come back is promised to; the tenant's, by itself. Whoever calls has seen to it that prompt
+        and max_tokens fit `config.max_model_len` and the KV blocks.
         """
         sequence_id = next(self._ids)
-        refusal = self._refusal(request)
+        now = self._clock()
+        refusal = self._refusal(request.tier, request.tenant, key_id, request, now=now)
         if refusal is not None:
-            self._callers.refuse(request.tier, refusal, on_event)
+            self._callers.refuse(request.tier, Failed(refusal.outcome, refusal.error, NO_USAGE), on_event)
             return sequence_id
         self._callers.add(sequence_id, request, on_event)
-        self._thread.send(Submit(sequence_id, request, self._clock()))
+        if self._gate is not None:
+            self._gate.add(sequence_id, request, now=now)
+        self._thread.send(Submit(sequence_id, request, now))
         return sequence_id
+
+    def refuse_early(self, caller: Caller) -> ServiceError | None:
+        """Why a request of this caller's would be refused now, before it is read; then that is counted as its end.
+
+        None is no promise: `submit` judges again."""
+        refusal = self._refusal(caller.tier, caller.tenant, caller.key_id, None, now=self._clock())
+        if refusal is None:
+            return None
+        self.outcomes[caller.tier][refusal.outcome] += 1
+        return refusal.error
+
+    def limit_factor(self, tier: str) -> float:
+        """What the tier's limits are to be multiplied by now (SPEC S8.2)."""
+        return 1.0 if self._gate is None else self._gate.gate.limit_factor(tier, now=self._clock())
 
     def cancel(self, sequence_id: int, on_usage: OnUsage | None = None) -> None:
         """The caller is gone: `on_event` is not called any more. Nothing happens if its end was told.
@@ -227,32 +250,19 @@ class Replica:
 
     # Ends that are decided here.
 
-    def _refusal(self, request: GenerationRequest) -> Failed | None:
+    def _refusal(self, tier: str, tenant: str, key_id: str, request: GenerationRequest | None, *, now: float) -> Refusal | None:
         if self._is_draining:
-            error: Overloaded = ShuttingDown("this server is shutting down", retry_after_s=1)
-            return Failed(Outcome.REJECTED_SHUTDOWN, error, NO_USAGE)
+            return Refusal(Outcome.REJECTED_SHUTDOWN, ShuttingDown("this server is shutting down", retry_after_s=1))
         if self._state is ReplicaState.ENDED:
-            return Failed(Outcome.FAILED, ServerFault("internal error"), NO_USAGE)
+            return Refusal(Outcome.FAILED, ServerFault("internal error"))
         if not self.is_ready:
-            return Failed(Outcome.REJECTED_CAPACITY, _not_ready(), NO_USAGE)
-        if self._is_inbox_full(request):
+            return Refusal(Outcome.REJECTED_CAPACITY, _not_ready())
+        if self._thread.is_inbox_full(tier, num_tokens=len(request.prompt) if request is not None else 1):
             error = Overloaded("too many requests are waiting", retry_after_s=FULL_RETRY_AFTER_S)
-            return Failed(Outcome.REJECTED_CAPACITY, error, NO_USAGE)
-        return None
-
-    def _is_inbox_full(self, request: GenerationRequest) -> bool:
-        """Whether an engine that stands still has left as much unread as may wait, of this tier and higher ones.
-
-        What waits in the scheduler does not count: it alone knows who gives way to whom there, and how long that takes. Nor do
-        lower tiers, whose flood must not keep a higher one out.
-        """
-        num, num_tokens = 1, len(request.prompt)
-        for tier, unread in self._thread.unread.items():
-            num += unread.num
-            num_tokens += unread.num_tokens
-            if tier == request.tier:
-                break
-        return num > self.config.max_waiting or num_tokens > self.config.max_waiting_tokens
+            return Refusal(Outcome.REJECTED_CAPACITY, error)
+        if self._gate is None:
+            return None
+        return self._gate.judge(tier, tenant, key_id or tenant, request, self._thread.statistics, now=now)
 
     def _end_all(self, outcome: Outcome, error: ServiceError) -> None:
         self._callers.end_all(outcome, error)
@@ -265,7 +275,7 @@ class Replica:
     def _watch(self) -> None:
         """Looks whether the engine moves: if a pass hangs, its callers are told. If it comes back, so does the replica."""
         now = self._clock()
-        stuck_s = self._stuck_s(now)
+        stuck_s = self._stuck_time.measure_s(self._thread.busy_since, now=now)
         if stuck_s <= self._stall_s:
             if self._is_stalled:
                 log.warning("engine_recovered")
@@ -279,17 +289,11 @@ class Replica:
             for sequence_id in self._callers.overdue(now):
                 if not self._engine.has_started(sequence_id):
                     self._callers.end(sequence_id, Outcome.EXPIRED, Expired("the model was not free in time"))
+        if self._gate is not None:
+            self._gate.catch_up(self._thread.statistics, now=now)
+            for sequence_id, error in self._gate.late(now=now):
+                self._callers.end(sequence_id, Outcome.REJECTED_CAPACITY, error)
         self._watch_timer = self._loop.call_later(self._watch_interval_s, self._watch)
-
-    def _stuck_s(self, now: float) -> float:
-        """How long the pass in progress has taken, less the time in which this loop did not run either: then the process was
-        stopped, or its machine was, and when it goes on so does the engine."""
-        busy_since = self._thread.busy_since
-        if busy_since != self._watched_pass:
-            self._watched_pass, self._asleep_s = busy_since, 0.0
-        self._asleep_s += max(0.0, now - self._watched_at - self._watch_interval_s)
-        self._watched_at = now
-        return 0.0 if busy_since is None else max(0.0, now - busy_since - self._asleep_s)
 
 
 def _not_ready() -> Overloaded:

@@ -10,7 +10,8 @@ import pytest
 from batcher.config import ReplicaConfig, ReplicaPolicy
 from batcher.errors import ServerFault, ShuttingDown
 from batcher.service.generation import NO_USAGE, Event
-from batcher.service.replica import Replica, ReplicaState
+from batcher.service.replica import Replica
+from batcher.service.replica_state import ReplicaState
 from batcher.types import FinishReason, Outcome, Usage
 from tests.service.scripted import CONFIG, ScriptedModel, Transcript, ask, running
 from tests.service.serving import until

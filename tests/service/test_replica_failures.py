@@ -12,7 +12,8 @@ from batcher.config import ReplicaConfig
 from batcher.errors import ConfigError, Expired, Overloaded, ServerFault
 from batcher.service import replica as replica_module
 from batcher.service.engine import MAX_FAILED_STEPS
-from batcher.service.replica import Replica, ReplicaState
+from batcher.service.replica import Replica
+from batcher.service.replica_state import ReplicaState
 from batcher.types import Outcome, Step
 from tests.service.scripted import CONFIG, ScriptedModel, Transcript, ask, running
 from tests.service.serving import until
@@ -180,8 +181,8 @@ async def test_a_process_that_was_stopped_has_no_hanging_engine(caplog: pytest.L
         await until(lambda: bool(model.steps))
         awake = replica._clock
         replica._clock = lambda: awake() + 100.0
-        watched_at = replica._watched_at
-        await until(lambda: replica._watched_at > watched_at + 100.0)
+        watched_at = replica._stuck_time._asked_at
+        await until(lambda: replica._stuck_time._asked_at > watched_at + 100.0)
         assert replica.is_ready
         model.gate.set()
         await until_told(told)
