@@ -39,7 +39,7 @@ def limit_store_metrics(store: LimitStore) -> Iterator[Metric]:
     from batcher.service.stores.redis_limits import RedisLimits
 
     if isinstance(store, RedisLimits):
-        yield from _redis(store.statistics())
+        yield from redis_metrics(store.statistics())
 
 
 def _memory(store: LimitsStatistics) -> Iterator[Metric]:
@@ -49,7 +49,7 @@ def _memory(store: LimitsStatistics) -> Iterator[Metric]:
     )
 
 
-def _redis(store: "RedisLimitsStatistics") -> Iterator[Metric]:
+def redis_metrics(store: "RedisLimitsStatistics") -> Iterator[Metric]:
     yield from gauges(
         ("redis_limits_away", "1 while limits cannot be asked of Redis.", store.is_away),
         ("redis_limits_waiting", "Requests that wait for Redis.", store.num_waiting),
