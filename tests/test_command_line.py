@@ -74,6 +74,7 @@ FLAGS: dict[str, tuple[str, str, Any]] = {
     "--drain-deadline": ("0", "drain_deadline", 0.0),
     "--max-body-bytes": ("100", "max_body_bytes", 100),
     "--simulated-poison": ("BOOM", "simulated_poison", "BOOM"),
+    "--wait-budget": ("0.4", "wait_budget", 0.4),
     "--keys-file": ("keys.toml", "keys_file", Path("keys.toml")),
     "--open-metrics": ("on", "open_metrics", Switch.ON),
     "--token-estimate": ("exact", "token_estimate", TokenEstimate.EXACT),
@@ -137,6 +138,7 @@ def test_file_environment_and_flags_meet(monkeypatch: pytest.MonkeyPatch, served
         (["--kv-blocks", "10"], "kv_blocks is for continuous mode only"),
         (["--policy", "fast"], "policy is 'fast'"),
         (["--config", "missing.toml"], "missing.toml"),
+        (["--host", "0.0.0.0", "--keys-file", "missing.toml"], "`batcher keys create --file missing.toml "),
         (["--backend", "simulatd"], "'simulatd'"),
         (["--backend", "no_such_module:run_batch"], "no_such_module"),
         (["--backend", "json:no_such_attribute"], "no_such_attribute"),
@@ -205,6 +207,8 @@ def test_help_tells_of_every_command() -> None:
     ended = run("-m", "batcher", "--help")
     assert ended.returncode == 0
     assert "serve" in ended.stdout
+    listed = run("-m", "batcher", "keys", "--help").stdout
+    assert all(command in listed for command in ("create", "list", "rotate", "revoke"))
     assert run("-m", "batcher", "serve", "--help").stdout.count("--") >= len(FLAGS)
 
 

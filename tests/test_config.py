@@ -13,9 +13,11 @@ from batcher.config import (
     HttpConfig,
     KeyConfig,
     PolicyName,
+    RateLimit,
     TierConfig,
     check_tiers,
 )
+from batcher.config.tiers import MAX_PER_MINUTE
 from batcher.errors import ConfigError
 
 DIGEST = "0123456789abcdef" * 4
@@ -191,6 +193,22 @@ def test_free_has_the_smaller_budget() -> None:
     assert free.wait_budget_s < paid.wait_budget_s
 
 
+@pytest.mark.parametrize(
+    "name", ["requests_per_minute", "tokens_per_minute", "total_requests_per_minute", "total_tokens_per_minute"]
+)
+def test_a_limit_is_above_nothing_and_none_that_nobody_means(name: str) -> None:
+    for value in (1, MAX_PER_MINUTE):
+        assert getattr(TierConfig("paid", **{name: value}), name) == value
+    for value in (0, -1, MAX_PER_MINUTE + 1):
+        with pytest.raises(ConfigError, match=f"^{name} of tier paid is {value}; it must be from 1 to {MAX_PER_MINUTE}$"):
+            TierConfig("paid", **{name: value})
+
+
+def test_no_tier_is_named_as_the_operators_development_key() -> None:
+    with pytest.raises(ConfigError, match="tier name is 'operator'"):
+        TierConfig("operator")
+
+
 # keys
 
 
@@ -211,6 +229,23 @@ def test_a_key_itself_in_place_of_its_digest_is_refused(digest: str) -> None:
     """D8: the key is never stored; whoever pastes it into the file is told so at start."""
     with pytest.raises(ConfigError, match="sha256 of acme's key"):
         KeyConfig("acme", "paid", digest)
+
+
+def test_a_key_is_known_by_its_digest_unless_it_is_given_an_id() -> None:
+    assert KeyConfig("acme", "paid", DIGEST).key_id == "key_0123456789ab"
+    assert KeyConfig("acme", "paid", DIGEST, id="key_1").key_id == "key_1"
+    for wild in ("", "a b", "key\r\nx", "x" * 65):
+        with pytest.raises(ConfigError, match="id of acme's key"):
+            KeyConfig("acme", "paid", DIGEST, id=wild)
+
+
+def test_a_keys_own_limit_goes_before_its_tiers() -> None:
+    tier = TierConfig("paid", requests_per_minute=10, tokens_per_minute=100)
+    assert KeyConfig("acme", "paid", DIGEST).limit(tier) == RateLimit(10, 100) == tier.key_limit
+    assert KeyConfig("acme", "paid", DIGEST, tokens_per_minute=7).limit(tier) == RateLimit(10, 7)
+    assert KeyConfig("acme", "paid", DIGEST, requests_per_minute=7).limit(TierConfig("paid")) == RateLimit(7, None)
+    with pytest.raises(ConfigError, match="requests_per_minute of acme's key is 0"):
+        KeyConfig("acme", "paid", DIGEST, requests_per_minute=0)
 
 
 # the address

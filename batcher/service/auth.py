@@ -83,7 +83,9 @@ class DevelopmentKeys:
 
     def __init__(self, tiers: tuple[TierConfig, ...]) -> None:
         self._tiers = {tier.name.encode(): tier for tier in tiers}
-        self._pattern = re.compile(b"dev-(" + b"|".join(map(re.escape, self._tiers)) + rb")(-[A-Za-z0-9._-]{1,48})?")
+        # The longest first: a tenant of tier free-2 is none of tier free.
+        names = sorted(self._tiers, key=len, reverse=True)
+        self._pattern = re.compile(b"dev-(" + b"|".join(map(re.escape, names)) + rb")(-[A-Za-z0-9._-]{1,48})?")
         self._callers = {f"dev-{tier.name}".encode(): _developer(f"dev-{tier.name}", tier) for tier in tiers}
         operator = msgspec.structs.replace(_developer(OPERATOR_KEY, tiers[0]), is_operator=True)
         self._callers[OPERATOR_KEY.encode()] = operator

@@ -47,6 +47,25 @@ def test_a_key_that_cannot_work_is_refused(change: dict[str, str], words: str) -
         load_settings(flags={"keys": [{"tenant": "ada", "tier": "paid", "sha256": "0" * 64, **change}]})
 
 
+def test_keys_of_a_file_serve_any_host() -> None:
+    """Whether there is one in it is asked when the service is put together."""
+    settings = load_settings(flags={"host": "0.0.0.0", "keys_file": "keys.toml"})
+    assert settings.has_keys
+    assert settings.keys_file == Path("keys.toml")
+
+
+def test_a_key_that_is_there_twice_is_refused() -> None:
+    keys = [{"tenant": tenant, "tier": "paid", "sha256": "0" * 64} for tenant in ("ada", "bob")]
+    with pytest.raises(ConfigError, match="'key_000000000000' of 'bob' is configured twice"):
+        load_settings(flags={"keys": keys})
+
+
+@pytest.mark.parametrize("path", [3, "", [], True])
+def test_a_path_that_is_none_is_refused_by_its_name(path: object) -> None:
+    with pytest.raises(ConfigError, match=r"--keys-file.*; it must be a path|--keys-file"):
+        load_settings(flags={"keys_file": path})
+
+
 def test_a_secret_written_where_its_digest_belongs_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as raised:
         load_settings(flags={"keys": [{"tenant": "ada", "tier": "paid", "sha256": "sk-live-secret"}]})

@@ -1,0 +1,226 @@
+"""A keys file that changes under a running server: in force within about a second, and a broken file shuts nobody out."""
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batcher.config import DEFAULT_TIERS, KeyConfig, Mode
+from batcher.errors import ConfigError
+from batcher.keys.file import Keys, StoredKey, change_keys
+from batcher.service import keys_file
+from batcher.service.keys_file import CHECK_INTERVAL_S, KeySource
+from batcher.settings import Settings
+from tests.service.serving import ASYNC_FAULTY, Gate, Serving, generating, quick, serving, simulated, until
+from tests.service.wire_client import request, run
+
+pytestmark = pytest.mark.anyio
+
+
+def key(tenant: str, tier: str = "paid") -> StoredKey:
+    """Its secret is sk-TENANT."""
+    return StoredKey(tenant=tenant, tier=tier, sha256=hashlib.sha256(f"sk-{tenant}".encode()).hexdigest(), id=f"key_{tenant}")
+
+
+def put(*keys: StoredKey) -> Callable[[Keys], Keys]:
+    return lambda before: keys
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With ada's key and bob's, and looked at all the time."""
+    monkeypatch.setattr(keys_file, "CHECK_INTERVAL_S", 0.002)
+    file = tmp_path / "keys.toml"
+    change_keys(file, put(key("ada"), key("bob")), creates=True)
+    return file
+
+
+async def status(server: Serving, tenant: str) -> int:
+    return (await server.ask(run("hello", x_api_key=f"sk-{tenant}"))).status
+
+
+def contents(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def overwrite(file: Path, data: bytes | None) -> None:
+    """As an editor would, in place; None takes it away."""
+    if data is None:
+        file.unlink()
+    else:
+        file.write_bytes(data)
+
+
+class Told:
+    """What the log says of the file."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def count(self, event: str) -> int:
+        return sum(record.getMessage() == event for record in self._caplog.records)
+
+    async def until(self, event: str, num: int) -> dict[str, Any]:
+        await until(lambda: self.count(event) >= num)
+        assert self.count(event) == num
+        last = [record for record in self._caplog.records if record.getMessage() == event][-1]
+        fields: dict[str, Any] = vars(last)["fields"]
+        return fields
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    caplog.set_level(logging.INFO, "batcher")
+    return Told(caplog)
+
+
+def test_a_change_is_seen_within_about_a_second() -> None:
+    assert CHECK_INTERVAL_S <= 0.75
+
+
+async def test_keys_come_go_and_change_without_a_restart(file: Path, told: Told) -> None:
+    async with serving(quick(keys_file=file)) as server:
+        assert [await status(server, tenant) for tenant in ("ada", "bob", "eve")] == [200, 200, 401]
+        change_keys(file, lambda before: (*before, key("eve", "free")))
+        assert await told.until("keys_reloaded", 1) == {"num_keys": 3}
+        assert await status(server, "eve") == 200
+        change_keys(file, put(key("eve", "free")))
+        await told.until("keys_reloaded", 2)
+        assert [await status(server, tenant) for tenant in ("ada", "bob", "eve")] == [401, 401, 200]
+        # The last one: nobody gets in, and that is no mistake.
+        change_keys(file, put())
+        await told.until("keys_reloaded", 3)
+        assert [await status(server, tenant) for tenant in ("ada", "bob", "eve")] == [401, 401, 401]
+        assert (await server.ask(request("GET", "/health", headers={}))).status == 200
+
+
+async def test_what_runs_with_a_key_goes_on_when_it_is_revoked(file: Path, gate: Gate, told: Told) -> None:
+    async with serving(quick(keys_file=file, backend=ASYNC_FAULTY, service_time=5.0)) as server:
+        running = asyncio.ensure_future(server.ask(run(gate.hold, x_api_key="sk-ada")))
+        await until(lambda: server.statistics.num_running == 1)
+        change_keys(file, put(key("bob")))
+        await told.until("keys_reloaded", 1)
+        assert await status(server, "ada") == 401
+        gate.open()
+        assert (await running).status == 200
+
+
+async def test_continuous_mode_reads_it_again_too(file: Path, told: Told) -> None:
+    async with generating(simulated(keys_file=file)) as server:
+        models = request("GET", "/v1/models", headers={"x-api-key": "sk-ada"})
+        assert (await server.ask(models)).status == 200
+        change_keys(file, put(key("bob")))
+        await told.until("keys_reloaded", 1)
+        assert (await server.ask(models)).status == 401
+
+
+async def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once_each_time(file: Path, told: Told) -> None:
+    good = contents(file)
+    async with serving(quick(keys_file=file)) as server:
+        overwrite(file, good[: len(good) // 2 + 7])
+        fields = await told.until("keys_file_refused", 1)
+        assert (fields["num_keys"], str(file) in fields["reason"]) == (2, True)
+        overwrite(file, b"")
+        await told.until("keys_file_refused", 2)
+        overwrite(file, None)
+        assert "there is no keys file" in (await told.until("keys_file_refused", 3))["reason"]
+        await asyncio.sleep(0.02)  # Ten looks, of which none finds anything new.
+        assert (told.count("keys_file_refused"), told.count("keys_reloaded")) == (3, 0)
+        assert [await status(server, tenant) for tenant in ("ada", "bob")] == [200, 200]
+        overwrite(file, good)
+        await told.until("keys_reloaded", 1)
+        change_keys(file, put(key("bob")))
+        await told.until("keys_reloaded", 2)
+        assert [await status(server, tenant) for tenant in ("ada", "bob")] == [401, 200]
+
+
+async def test_a_key_of_no_tier_here_holds_up_no_revocation(file: Path, told: Told) -> None:
+    async with serving(quick(keys_file=file)) as server:
+        change_keys(file, put(key("bob"), key("eve", "gold")))
+        await told.until("keys_reloaded", 1)
+        assert await told.until("key_left_out", 1) == {"key_id": "key_eve", "tier": "gold", "tiers": ["free", "paid"]}
+        assert [await status(server, tenant) for tenant in ("ada", "bob", "eve")] == [401, 200, 401]
+
+
+async def test_a_surprise_while_reading_is_told_and_it_goes_on(file: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(quick(keys_file=file)) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(keys_file, "read_keys", lambda file: 1 / 0)
+            os.utime(file)
+            await told.until("keys_file_refused", 1)
+        assert await status(server, "ada") == 200
+        change_keys(file, put(key("bob")))
+        await told.until("keys_reloaded", 1)
+
+
+async def test_an_unchanged_file_is_not_read_and_a_closed_source_looks_no_more(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = KeySource(configured=(), file=file, tiers=DEFAULT_TIERS)
+    looks: list[object] = []
+    real = keys_file._mark_of
+
+    def look(file: Path) -> Any:
+        looks.append(file)
+        return real(file)
+
+    monkeypatch.setattr(keys_file, "_mark_of", look)
+    monkeypatch.setattr(keys_file, "read_keys", lambda file: 1 / 0)
+    source.start()
+    await until(lambda: len(looks) >= 3)
+    source.close()
+    num_looks = len(looks)
+    await asyncio.sleep(0.02)
+    assert len(looks) == num_looks
+
+
+async def test_a_source_closed_while_it_reads_is_silent(file: Path, told: Told) -> None:
+    source = KeySource(configured=(), file=file, tiers=DEFAULT_TIERS)
+    source.start()
+    os.utime(file, (1, 1))
+    await until(lambda: source._reading is not None)
+    source.close()
+    await asyncio.sleep(0.02)
+    assert told.count("keys_reloaded") == told.count("keys_file_refused") == 0
+
+
+# At the start
+
+
+def start(**settings: Any) -> KeySource:
+    loaded = Settings(**settings)
+    return KeySource(configured=loaded.keys, file=loaded.keys_file, tiers=loaded.tiers_in_force)
+
+
+def configured(tenant: str) -> KeyConfig:
+    return KeyConfig(tenant, "paid", key(tenant).sha256)
+
+
+def test_keys_of_the_settings_and_of_the_file_are_all_keys(file: Path) -> None:
+    keys = start(keys=(configured("eve"),), keys_file=file).keys
+    assert [keys.find(f"sk-{tenant}".encode()).tenant for tenant in ("ada", "bob", "eve")] == ["ada", "bob", "eve"]
+
+
+def test_a_key_in_both_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match="configured twice"):
+        start(keys=(configured("ada"),), keys_file=file)
+
+
+def test_a_file_without_a_key_is_refused_with_what_makes_one(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"`batcher keys create --file {file} --tenant NAME --tier TIER` makes one"):
+            start(keys_file=file)
+        file.write_text("keys = []\n")
+    assert start(keys_file=file, keys=(configured("ada"),)).keys.find(b"sk-ada").tenant == "ada"
+
+
+def test_a_tier_that_is_not_there_is_refused(file: Path) -> None:
+    change_keys(file, put(key("ada", "gold")))
+    with pytest.raises(ConfigError, match="names the tier 'gold'"):
+        start(keys_file=file, mode=Mode.CONTINUOUS)
