@@ -19,7 +19,7 @@ from loadtest.render import render
 from loadtest.report import Report, make_report
 from loadtest.runner import Action, run
 from loadtest.samples import Samples
-from loadtest.target import Check, run_target
+from loadtest.target import Check, Target, run_target
 
 DEFAULT_MIX = parse_mix("paid=0.2,free=0.8")
 
@@ -74,16 +74,18 @@ class Bench:
         duration_s: float | None = None,
         mix: Mix = DEFAULT_MIX,
         check: Check = Check.ECHO,
+        target: Target | None = None,
         poison_share: float = 0.0,
         poison_from_s: float = 0.0,
         poison_to_s: float = math.inf,
         actions: Sequence[Action] = (),
     ) -> Measured:
-        """Offer one run's traffic, tell its report, and keep it below the output folder."""
+        """Offer one run's traffic, tell its report, and keep it below the output folder. What is asked is `target`, by itself
+        `POST /v1/run` at the URL with this check."""
         self.say(f"\n[bold]{name}[/bold]")
         plan = msgspec.structs.replace(
             self._plan(url, arrivals, duration_s or self.duration_s),
-            target=run_target(url, check=check),
+            target=target or run_target(url, check=check),
             mix=mix,
             poison_share=poison_share,
             poison_from_s=poison_from_s,
