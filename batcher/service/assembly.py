@@ -66,6 +66,7 @@ class Entrance:
         """`admission` tells how each tier's admission stands."""
         return stage_metrics(
             self.front,
+            keys=self.keys,
             limit_store=self._limit_store,
             claims=self._claims,
             request_log=self.request_log,

@@ -6,6 +6,7 @@ from prometheus_client.core import Metric
 
 from batcher.service.exposition import counters, counts, gauges, histograms
 from batcher.service.front_meters import STATUSES, FrontMeters
+from batcher.service.keys_file import KeysStatistics
 from batcher.service.request_log import RequestLog
 
 
@@ -59,4 +60,12 @@ def request_log_metrics(log: RequestLog) -> Iterator[Metric]:
         ("request_log_written_lines", "Lines of the request log that were written.", log.num_written),
         ("request_log_dropped_lines", "Lines that there was no room for: whoever reads them is slow.", log.num_dropped),
         ("request_log_failed_lines", "Lines that could not be written.", log.num_failed),
+    )
+
+
+def keys_metrics(keys: KeysStatistics) -> Iterator[Metric]:
+    yield from gauges(("keys", "Keys that open something; 0 with the development keys.", keys.num_keys))
+    yield from counters(
+        ("key_reloads", "Times that the keys file was read again.", keys.num_reloads),
+        ("key_reloads_refused", "Times that it could not be: the keys before are still in force.", keys.num_refused_reloads),
     )

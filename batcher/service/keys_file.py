@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from batcher.config import KeyConfig, TierConfig
 from batcher.errors import ConfigError
 from batcher.keys.file import create_command, read_keys
@@ -20,6 +22,14 @@ CHECK_INTERVAL_S = 0.5
 """A revoked key stops working within about a second, with the reading."""
 
 _Mark: TypeAlias = tuple[int, int, int]
+
+
+class KeysStatistics(msgspec.Struct, frozen=True):
+    num_keys: int
+    """That open something; without the development keys, which are without number."""
+    num_reloads: int
+    num_refused_reloads: int
+    """Of a file that could not be read or understood: the keys before it are still in force."""
 
 
 class KeySource:
@@ -40,6 +50,8 @@ class KeySource:
         self._mark: _Mark | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reading: asyncio.Future[Keyring] | None = None
+        self._num_reloads = 0
+        self._num_refused_reloads = 0
         if file is None and not configured:
             self.keys = DevelopmentKeys(tiers)
             return
@@ -59,6 +71,9 @@ class KeySource:
         for pending in (self._timer, self._reading):
             if pending is not None:
                 pending.cancel()
+
+    def statistics(self) -> KeysStatistics:
+        return KeysStatistics(len(self._keyring), self._num_reloads, self._num_refused_reloads)
 
     def _all_keys(self) -> tuple[KeyConfig, ...]:
         return self._configured if self._file is None else (*self._configured, *read_keys(self._file))
@@ -91,6 +106,10 @@ class KeySource:
         self._reading = None
         self._arm(file)
         error = reading.exception()
+        if error is None:
+            self._num_reloads += 1
+        else:
+            self._num_refused_reloads += 1
         if isinstance(error, ConfigError):
             log.error("keys_file_refused", reason=str(error), num_keys=len(self._keyring))
         elif error is not None:

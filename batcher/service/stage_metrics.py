@@ -9,8 +9,9 @@ from batcher.service.admission_metrics import admission_metrics
 from batcher.service.claims import ClaimStore
 from batcher.service.exposition import Collect
 from batcher.service.front import Front
-from batcher.service.front_metrics import front_metrics, request_log_metrics
+from batcher.service.front_metrics import front_metrics, keys_metrics, request_log_metrics
 from batcher.service.kept_metrics import claims_metrics, idempotency_metrics, usage_metrics
+from batcher.service.keys_file import KeySource
 from batcher.service.limits import LimitStore
 from batcher.service.limits_metrics import limit_store_metrics, limiter_metrics
 from batcher.service.request_log import RequestLog
@@ -20,6 +21,7 @@ from batcher.service.safety.metrics import safety_metrics
 def stage_metrics(
     front: Front,
     *,
+    keys: KeySource,
     limit_store: LimitStore,
     claims: ClaimStore,
     request_log: RequestLog | None,
@@ -29,6 +31,7 @@ def stage_metrics(
 
     def collect() -> Iterator[Metric]:
         yield from front_metrics(front.meters)
+        yield from keys_metrics(keys.statistics())
         yield from admission_metrics(admission())
         yield from limiter_metrics(front.limiter.statistics())
         yield from limit_store_metrics(limit_store)

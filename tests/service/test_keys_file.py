@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from batcher.config import DEFAULT_TIERS, KeyConfig, Mode
 from batcher.errors import ConfigError
@@ -131,6 +132,10 @@ async def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once_each_
         assert "there is no keys file" in (await told.until("keys_file_refused", 3))["reason"]
         await asyncio.sleep(0.02)  # Ten looks, of which none finds anything new.
         assert (told.count("keys_file_refused"), told.count("keys_reloaded")) == (3, 0)
+        text = generate_latest(server.service.registry).decode()
+        assert "batcher_keys 2.0" in text
+        assert "batcher_key_reloads_refused_total 3.0" in text
+        assert "batcher_key_reloads_total 0.0" in text
         assert [await status(server, tenant) for tenant in ("ada", "bob")] == [200, 200]
         overwrite(file, good)
         await told.until("keys_reloaded", 1)
