@@ -62,6 +62,8 @@ class RedisLimitsStatistics(msgspec.Struct, frozen=True):
     is_away: bool
     num_waiting: int
     num_leases: int
+    num_losses: int
+    """Times that Redis went away."""
     num_calls: int
     """Of the script."""
     num_asked: int
@@ -177,6 +179,7 @@ class RedisLimits:
             is_away=self._link.is_away,
             num_waiting=len(self._waiting),
             num_leases=0 if self._leases is None else len(self._leases),
+            num_losses=self._link.num_losses,
             num_calls=self._num_calls,
             num_asked=self._num_asked,
             num_leased=self._num_leased,
