@@ -40,7 +40,8 @@ _WITH_SHOULD_RETRY = (408, 409, 422, 429, 500, 504, 529)
 
 def openapi_document(mode: str, model_ids: Sequence[str]) -> bytes:
     """The document, as JSON, of a service in this mode (`batch` or `continuous`) that answers by these names of models."""
-    paths = {**(_run_paths() if mode == "batch" else {}), **_conversation_paths(), **_model_paths(), **_service_paths()}
+    run = _run_paths() if mode == "batch" else {}
+    paths = {**run, **_conversation_paths(), **_model_paths(model_ids[0]), **_service_paths()}
     document = {
         "openapi": "3.1.0",
         "info": {
@@ -65,6 +66,18 @@ def openapi_document(mode: str, model_ids: Sequence[str]) -> bytes:
         document["components"]["schemas"][name]["examples"] = [example]  # type: ignore[index]
     return msgspec.json.encode(document)
 
+
+_EVENTS = (
+    "message_start",
+    "content_delta",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "ping",
+    "error",
+)
 
 _SERVICE_SCHEMAS: _Object = {
     "Health": {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]},
@@ -127,11 +140,17 @@ def _json(*schemas: str) -> _Object:
     return {"application/json": {"schema": each[0] if len(each) == 1 else {"anyOf": each}}}
 
 
-def _ok(description: str, *schemas: str, events: str | None = None) -> _Object:
+def _ok(description: str, *schemas: str, events: _Object | None = None) -> _Object:
     content = _json(*schemas)
     if events is not None:
-        content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+        content["text/event-stream"] = {"schema": events}
     return {"description": description, "headers": _header_references("x-request-id"), "content": content}
+
+
+def _events(description: str, *names: str) -> _Object:
+    """Each event of a stream."""
+    properties = {"event": {"enum": names}, "data": {"type": "string", "description": "JSON."}}
+    return {"type": "object", "description": description, "properties": properties, "required": ["event", "data"]}
 
 
 def _errors(statuses: Iterable[int], *schemas: str) -> _Object:
@@ -183,9 +202,12 @@ def _conversation_paths() -> _Object:
                 "The answer.",
                 "MessageAnswer",
                 "AnthropicMessage",
-                events="message_start {id, model}, content_delta {text} (each), message_stop {stop_reason, usage}; ping and "
-                "error at any time. In Anthropic's grammar: message_start, content_block_start, content_block_delta (each), "
-                "content_block_stop, message_delta {stop_reason, usage}, message_stop.",
+                events=_events(
+                    "message_start {id, model}, content_delta {text} (each), message_stop {stop_reason, usage}; ping and error "
+                    "at any time. In Anthropic's grammar: message_start, content_block_start, content_block_delta (each), "
+                    "content_block_stop, message_delta {stop_reason, usage}, message_stop.",
+                    *_EVENTS,
+                ),
             ),
             **_errors((*_ANSWERS, 404), *anthropic_or_native),
         },
@@ -209,7 +231,11 @@ def _conversation_paths() -> _Object:
             "200": _ok(
                 "The answer.",
                 "ChatCompletion",
-                events="chat.completion.chunk objects, then [DONE]; an object with `error` if something goes wrong.",
+                events=_events(
+                    "A ChatCompletionChunk each, then [DONE]; an OpenAIError if something goes wrong. They have no names of "
+                    "their own.",
+                    "message",
+                ),
             ),
             **_errors((*_ANSWERS, 404), "OpenAIError", "Error"),
         },
@@ -221,9 +247,10 @@ def _conversation_paths() -> _Object:
     }
 
 
-def _model_paths() -> _Object:
+def _model_paths(example: str) -> _Object:
     errors = ("Error", "AnthropicError")
-    model_id = {"name": "model_id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    schema = {"type": "string", "minLength": 1}
+    model_id = {"name": "model_id", "in": "path", "required": True, "schema": schema, "example": example}
     every = {
         "operationId": "listModels",
         "summary": "The models that can be asked.",

@@ -62,7 +62,28 @@ def build_schemas(model_ids: Sequence[str]) -> dict[str, Any]:
                 part["$ref"] = _REF + names[reference_.removeprefix(_REF)]
         for field, described in schema.get("properties", {}).items():
             _narrow(name, field, described, model_ids)
+    for name in _within(schemas, [name for name in schemas if name.endswith("Request")]):
+        _free_from_tag(schemas[name])
     return schemas
+
+
+def _within(schemas: dict[str, Any], roots: list[str]) -> set[str]:
+    """The names of these schemas, and of all that they refer to."""
+    seen: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += [part["$ref"].removeprefix(_REF) for part in _parts(schemas[name]) if "$ref" in part]
+    return seen
+
+
+def _free_from_tag(schema: dict[str, Any]) -> None:
+    """A decoder that can only expect one type does not ask for its tag, `"type": "text"`; it refuses another one."""
+    required = schema.get("required", [])
+    if len(schema.get("properties", {}).get("type", {}).get("enum", [])) == 1 and "type" in required:
+        required.remove("type")
 
 
 def _plain(name: str, *, taken: Collection[str]) -> str:
