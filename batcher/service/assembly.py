@@ -78,6 +78,7 @@ class Entrance:
         if self.request_log is not None:
             self.request_log.start()
         await self._limit_store.start()
+        await self._claims.start()
 
     async def close(self) -> None:
         """After whatever answers has ended, so that its last words are written."""

@@ -45,4 +45,7 @@ class ClaimStore(Protocol):
     async def release(self, scope: str, holder: str) -> None:
         """Ends the claim; nothing is kept."""
 
+    async def start(self) -> None:
+        """Once, before the first claim. A store that is away is no error yet."""
+
     async def close(self) -> None: ...

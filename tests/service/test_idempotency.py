@@ -99,6 +99,9 @@ class SlowStore:
         await self.memory.release(scope, holder)
         await self._turns()
 
+    async def start(self) -> None:
+        await self.memory.start()
+
     async def close(self) -> None:
         await self.memory.close()
 

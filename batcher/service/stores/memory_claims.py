@@ -84,6 +84,9 @@ class MemoryClaims:
     async def release(self, scope: str, holder: str) -> None:
         self._end(scope, holder)
 
+    async def start(self) -> None:
+        """There is nothing to start."""
+
     async def close(self) -> None:
         """There is nothing to close."""
 
