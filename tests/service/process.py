@@ -71,7 +71,8 @@ class ServerProcess:
         return self.process.wait(PATIENCE_S)
 
     def events(self, *, level: str | None = None) -> list[str]:
-        return [line["event"] for line in self.lines if level in (None, line["level"])]
+        """In order; the lines of requests, which are written a little later than they happen, are none of them."""
+        return [line["event"] for line in self.lines if level in (None, line["level"]) and line["event"] != "request"]
 
     def workers(self) -> list[int]:
         """The processes that it has started and that are still there."""
