@@ -50,6 +50,7 @@ class KeySource:
         self._mark: _Mark | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reading: asyncio.Future[Keyring] | None = None
+        self._is_closed = False
         self._num_reloads = 0
         self._num_refused_reloads = 0
         if file is None and not configured:
@@ -68,6 +69,7 @@ class KeySource:
             self._arm(self._file)
 
     def close(self) -> None:
+        self._is_closed = True
         for pending in (self._timer, self._reading):
             if pending is not None:
                 pending.cancel()
@@ -101,11 +103,11 @@ class KeySource:
         return Keyring((key for key in keys if key.tier in known), self._tiers)
 
     def _on_read(self, file: Path, reading: "asyncio.Future[Keyring]") -> None:
-        if reading.cancelled():
+        error = None if reading.cancelled() else reading.exception()
+        if self._is_closed:
             return
         self._reading = None
         self._arm(file)
-        error = reading.exception()
         if error is None:
             self._num_reloads += 1
         else:

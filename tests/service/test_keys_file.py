@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from batcher.config import DEFAULT_TIERS, KeyConfig, Mode
 from batcher.errors import ConfigError
 from batcher.keys.file import Keys, StoredKey, change_keys
 from batcher.service import keys_file
+from batcher.service.auth import Keyring
 from batcher.service.keys_file import CHECK_INTERVAL_S, KeySource
 from batcher.settings import Settings
 from tests.service.serving import ASYNC_FAULTY, Gate, Serving, generating, quick, serving, simulated, until
@@ -184,14 +186,44 @@ async def test_an_unchanged_file_is_not_read_and_a_closed_source_looks_no_more(
     assert len(looks) == num_looks
 
 
-async def test_a_source_closed_while_it_reads_is_silent(file: Path, told: Told) -> None:
+async def test_a_source_closed_while_it_reads_is_silent_and_looks_no_more(
+    file: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_reading, may_read = threading.Event(), threading.Event()
+
+    def read(file: Path) -> Keys:
+        is_reading.set()
+        may_read.wait()
+        return ()
+
     source = KeySource(configured=(), file=file, tiers=DEFAULT_TIERS)
+    monkeypatch.setattr(keys_file, "read_keys", read)
     source.start()
     os.utime(file, (1, 1))
-    await until(lambda: source._reading is not None)
+    await until(is_reading.is_set)
+    looked = source._timer
     source.close()
+    may_read.set()
     await asyncio.sleep(0.02)
+    assert source._timer is looked
     assert told.count("keys_reloaded") == told.count("keys_file_refused") == 0
+    assert source.keys.find(b"sk-ada").tenant == "ada"
+
+
+@pytest.mark.parametrize(
+    "ends", [lambda read: read.set_result(Keyring((), DEFAULT_TIERS)), lambda read: read.set_exception(OSError())]
+)
+async def test_what_a_thread_has_read_when_the_source_closes_is_not_heard(
+    file: Path, told: Told, ends: Callable[["asyncio.Future[Keyring]"], None]
+) -> None:
+    source = KeySource(configured=(), file=file, tiers=DEFAULT_TIERS)
+    source.close()
+    read: asyncio.Future[Keyring] = asyncio.get_running_loop().create_future()
+    ends(read)
+    source._on_read(file, read)
+    assert source._timer is None
+    assert told.count("keys_reloaded") == told.count("keys_file_refused") == 0
+    assert source.keys.find(b"sk-ada").tenant == "ada"
 
 
 # At the start
