@@ -4,11 +4,12 @@ import asyncio
 from random import Random
 
 import pytest
+from prometheus_client import generate_latest
 
 from batcher.config import TierConfig
 from batcher.types import BatchReason, Outcome, WorkerFault
 from tests.service.scraping import Metrics
-from tests.service.serving import ASYNC_FAULTY, Gate, Serving, quick, serving, until
+from tests.service.serving import ASYNC_FAULTY, Gate, Serving, generating, quick, serving, simulated, until
 from tests.service.wire_client import KEY, OPERATOR, connected, request, run
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +93,43 @@ async def test_each_label_is_from_a_closed_set_and_is_there_from_the_start() -> 
     assert metrics.values("batcher_workers")[("free",)] == 3
     assert sum(metrics.values("batcher_workers").values()) == 3
     assert all(family.name.startswith("batcher_") and family.documentation for family in metrics.families.values())
+
+
+MEASURES = {
+    "queue_s": "batcher_queue_seconds_count",
+    "ttft_s": "batcher_http_ttft_seconds_count",
+    "e2e_s": "batcher_http_e2e_seconds_count",
+    "refusals by kind": "batcher_refusals_total",
+    "outcomes": "batcher_http_requests_total",
+    "tokens": "batcher_http_output_tokens_total",
+}
+"""SPEC S9 and DESIGN D7, in both modes."""
+OF_BATCHES = {
+    "promised against actual": "batcher_promises_ended_total",
+    "overhead_s": "batcher_overhead_seconds_count",
+    "batch size": "batcher_batch_size_count",
+    "why batches left": "batcher_batches_total",
+    "oldest wait": "batcher_batch_oldest_wait_seconds_count",
+}
+OF_A_REPLICA = {
+    "tpot_s": "batcher_tpot_seconds_count",
+    # End to end as the caller saw it, less this, is the overhead.
+    "e2e_s of the engine": "batcher_e2e_seconds_count",
+    "batch size": "batcher_step_sequences_count",
+    "free KV": "batcher_kv_blocks",
+    "preemptions": "batcher_preemptions_total",
+    "tokens/s per replica": "batcher_output_tokens_total",
+}
+
+
+async def test_every_measure_is_there_in_each_mode() -> None:
+    async with serving(quick()) as server:
+        batch = (await scrape(server)).names
+    async with generating(simulated()) as replica:
+        continuous = Metrics(generate_latest(replica.service.registry).decode()).names
+    assert {what for what, name in {**MEASURES, **OF_BATCHES}.items() if name not in batch} == set()
+    assert {what for what, name in {**MEASURES, **OF_A_REPLICA}.items() if name not in continuous} == set()
+    assert "batcher_tpot_seconds_count" not in batch  # Rather than a 0: an answer of run_batch comes whole (B97).
 
 
 async def test_histograms_are_cumulative_and_add_up() -> None:
