@@ -13,7 +13,7 @@ from collections import deque
 from math import ceil, isfinite
 
 from batcher.config import ReplicaConfig, ReplicaPolicy, TierConfig
-from batcher.core.admission.backlog import RATE_MEMORY_S, Backlog, Waiting, work_before
+from batcher.core.admission.backlog import ARRIVALS_MEMORY_S, Backlog, Waiting, work_before
 from batcher.core.admission.gate import Gate, Refusal
 from batcher.core.replica.policies import create_policy
 from batcher.core.replica.statistics import ReplicaStatistics
@@ -31,7 +31,7 @@ class StartGate:
 
     def __init__(self, tiers: tuple[TierConfig, ...], config: ReplicaConfig, *, secret: bytes) -> None:
         self._budgets_s = {tier.name: tier.start_budget_s for tier in tiers}
-        self.gate = Gate(tiers, secret=secret, budgets_s=self._budgets_s, memory_s=RATE_MEMORY_S)
+        self.gate = Gate(tiers, secret=secret, budgets_s=self._budgets_s, memory_s=ARRIVALS_MEMORY_S)
         self.backlog = Backlog(config.tiers)
         self.starts: deque[int] = deque()
         self._indexes = {tier: index for index, tier in enumerate(config.tiers)}
@@ -54,7 +54,8 @@ class StartGate:
             work_ahead=self._work_ahead(tier, tenant, work, rate, statistics, now=now),
             capacity_rate=rate,
             now=now,
-            work=work,
+            work=backlog.typical_work,  # Promises are of requests as they come, and on average it is what they bring.
+            sure_rate=backlog.rate.sure_rate,
             is_early=request is None,
         )
 

@@ -20,6 +20,12 @@ from batcher.core.admission.wait import MIN_SHARE
 RATE_MEMORY_S = 10.0
 """Some answers long: sequences that start together end together, and in between nothing starts."""
 
+ARRIVALS_MEMORY_S = 4.0
+"""Of what higher tiers bring: some dozen requests of a busy replica."""
+
+_SURE_AFTER_S = 3.0
+"""What starts in so long is a rate: when the slots have just been filled, the first starts say nothing of the next ones."""
+
 _WEIGHT = 0.05
 """Of each request in what is expected of one: the last 40 or so decide."""
 
@@ -53,6 +59,11 @@ class StartRate:
     def rate(self, mean_work: float) -> float:
         """Per second; infinity before anything was held. `mean_work` is one sequence's."""
         return (self._work + mean_work) / self._span_s if self._span_s > 1e-3 else inf
+
+    @property
+    def sure_rate(self) -> float:
+        """The same by what was seen alone: little, while little was."""
+        return self._work / max(self._span_s, _SURE_AFTER_S)
 
 
 class Waiting(msgspec.Struct, gc=False):

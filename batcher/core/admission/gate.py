@@ -9,12 +9,12 @@ is cut so that the same keys are refused while it lasts, and the book of promise
     a key that is shed           a quarter of the budget: it gets what the others leave
 
 So nobody is refused for what the throttle or the book believes while the queue is short, whoever may be promised what: the
-capacity is never idle for it. A lower tier may use all that higher ones leave, their reserve too; only, none of the reserve is
-promised.
+capacity is never idle for it. A lower tier may use all that higher ones leave, their reserve too; only, what is promised
+leaves the reserve on top of what they use: when they want it, they do not take what others were told.
 """
 
 from collections.abc import Mapping
-from math import ceil, isinf
+from math import ceil, inf, isinf
 
 import msgspec
 
@@ -110,12 +110,14 @@ class Gate:
         key: str = "",
         batch_size: int = 1,
         work: float = 1.0,
+        sure_rate: float = inf,
         is_early: bool = False,
     ) -> Refusal | None:
         """None if the request may enter, and then it counts as an arrival of its tier.
 
-        `work_ahead` is what leaves before it, `batch_size` at a time; `capacity_rate` what is served in a second, `work` the
-        request's own. `is_early` asks before the request is read: if it may enter nothing changes, and it is asked for again.
+        `work_ahead` is what leaves before it, `batch_size` at a time; `capacity_rate` what is served in a second, `work` one
+        request's. No more than `sure_rate` is promised to those who are refused. `is_early` asks before the request is read: if
+        it may enter nothing changes, and it is asked for again.
         """
         if self._is_draining:
             return Refusal(Outcome.REJECTED_SHUTDOWN, ShuttingDown("this server is shutting down", retry_after_s=1))
@@ -150,7 +152,7 @@ class Gate:
         if isinf(wait_s):
             error = Overloaded("no worker is ready", retry_after_s=NO_WORKER_RETRY_AFTER_S)
         else:
-            left = capacity_rate - max(higher_rate, capacity_rate * state.reserved_share)
+            left = min(capacity_rate, sure_rate) * (1.0 - state.reserved_share) - higher_rate
             rate = max(left, 0.0) / work
             error = _overloaded(wait_s, limit_s, promises.make(key, rate=rate, at_least_s=_seconds(wait_s - limit_s), now=now))
         return Refusal(Outcome.REJECTED_CAPACITY, error)

@@ -22,8 +22,8 @@ GRACE_S = 5.0
 """How late one may come: a client that rounds up, jitters a little and connects anew is in time."""
 
 EARLY_S = 0.005
-"""How early: timers and clocks differ by a little. No more, for who comes early may be another request of the same key, and take
-the place of the one that was refused."""
+"""How early: timers and clocks differ by a little. No more, for who comes early may be another request of the same key, and
+take the place of the one that was refused."""
 
 MAX_PROMISES = 32_768
 """In one tier's book; some 6 MB. A minute of promises at 500 a second."""
