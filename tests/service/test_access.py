@@ -200,7 +200,18 @@ async def test_a_websocket_is_closed_before_anybody_sees_it() -> None:
 # Callers' texts come back nowhere that they could do harm (B76, B91)
 
 WILD = (
-    *("a\r\nx-evil: 1", "%0d%0ax-evil:%201", "b\nx-evil: 1", "\u00fc\u00df", "\U0001f642", "a b", "", "\x7f", "x" * 60_000),
+    *(
+        "a\r\nx-evil: 1",
+        "%0d%0ax-evil:%201",
+        "b\nx-evil: 1",
+        "\u00fc\u00df",
+        "\U0001f642",
+        "a b",
+        "",
+        "\x7f",
+        "x" * 60_000,
+        "x" * 100_000,
+    ),
     *('"}, {"', "../../etc", "\x00", "{{7*7}}", "<script>"),
 )
 
