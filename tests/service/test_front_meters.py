@@ -121,6 +121,18 @@ def test_a_refusal_is_counted_by_what_stood_in_its_way(meters: FrontMeters, refu
     assert scraped(meters).nonzero("batcher_refusals_total") == {(kind, "paid"): 1}
 
 
+def test_replies_are_counted_by_class_of_status(meters: FrontMeters) -> None:
+    for status, outcome in (
+        (200, Outcome.OK),
+        (429, Outcome.REJECTED_RATE),
+        (499, Outcome.CANCELLED),
+        (529, "rejected_capacity"),
+    ):
+        meters.observe(line(status=status, outcome=outcome))
+    replies = scraped(meters).nonzero("batcher_http_replies_total")
+    assert replies == {("/v1/messages", "2xx"): 1, ("/v1/messages", "4xx"): 2, ("/v1/messages", "5xx"): 1}
+
+
 def test_who_has_no_key_has_no_tier(meters: FrontMeters) -> None:
     meters.observe(refusal(401, "invalid", tier="", model=""))
     metrics = scraped(meters)
