@@ -3,7 +3,7 @@
 Schemathesis asks what the document allows and what it forbids: every example, every bound of every field and header, methods
 that there are not, requests without a key, and random ones of either kind. Each answer is compared with the document: its
 status, its headers, its content type and its body's schema. Both modes are asked, with simulated backends. With the same seed
-the same is asked. Takes two minutes on two cores; exit status 1 if anything was found.
+the same is asked. Takes some minutes on two cores; exit status 1 if anything was found.
 """
 
 import re

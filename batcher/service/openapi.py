@@ -117,8 +117,9 @@ _PARAMETERS: _Object = {
     "idempotency-key": {
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "The same request with the same key is answered once and billed once, for a day; not with `stream`.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+        "description": "1 to 255 printable ASCII characters. The same request with the same key is answered once and billed "
+        "once, for a day. With `stream` it is not looked at.",
+        "schema": {"type": "string"},
     },
     "anthropic-version": {
         "name": "anthropic-version",
