@@ -105,8 +105,7 @@ class Dispatcher:
 
     def has_left(self, request_id: int) -> bool:
         """Whether a live request has been sent to a worker."""
-        request = self._live.find(request_id)
-        return request is not None and not self._tiers.is_waiting(request)
+        return (request := self._live.find(request_id)) is not None and not self._tiers.is_waiting(request)
 
     def cancel(self, request_id: int) -> bool:
         """Its caller is gone: it never runs, or its output is dropped. False if it had ended, for the two may cross."""
@@ -215,19 +214,15 @@ class Dispatcher:
         if not self._tiers.num_waiting:
             return inf
         load = self._load
-        load.num_waiting = self._tiers.num_waiting
-        load.oldest_at = self._tiers.oldest_at()
-        load.num_running = self._inflight.num_requests
-        load.num_workers = self._workers.num_ready
+        load.num_waiting, load.oldest_at = self._tiers.num_waiting, self._tiers.oldest_at()
+        load.num_running, load.num_workers = self._inflight.num_requests, self._workers.num_ready
         load.service_time_s = self._service_time.mean_s
         return load.oldest_at if self._is_draining else self._policy.leaves_at(load)
 
     @property
     def _is_retry_due(self) -> bool:
-        if self._retries.num_lost or not self._retries:
-            return self._retries.num_lost > 0
         is_alone = not self._tiers.num_waiting or self._workers.num_free > 1
-        return is_alone or self._retries.may_search(self._inflight.num_searching, self._workers.num_ready)
+        return self._retries.is_due(self._inflight.num_searching, self._workers.num_ready, is_alone=is_alone)
 
     def _late(self) -> Effects:
         self._counters.num_late += 1

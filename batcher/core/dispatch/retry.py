@@ -89,9 +89,12 @@ class Retries:
     def num_lost(self) -> int:
         return len(self._lost)
 
-    def may_search(self, num_searching: int, num_workers: int) -> bool:
-        """Whether one more part may look for a bad input, beside so many that do, while others wait."""
-        return num_searching < max(1, num_workers // _SEARCH_SHARE)
+    def is_due(self, num_searching: int, num_workers: int, *, is_alone: bool) -> bool:
+        """Whether a parked batch may go now: a lost one always; a part of a search beside `num_searching` others only up to its
+        share of the workers, unless it is alone, which is when nobody else waits or another worker is free, too."""
+        if self._lost or not self._suspects:
+            return bool(self._lost)
+        return is_alone or num_searching < max(1, num_workers // _SEARCH_SHARE)
 
     def pop(self, live: Ledger, *, max_size: int) -> Batch | None:
         """The next batch, less the members that ended meanwhile; None if none is left of it.
