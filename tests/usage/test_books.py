@@ -80,6 +80,9 @@ def test_a_question_answered_on_both_sides_of_midnight_is_in_one_days_bill() -> 
     late = record(tokens=(2, 2), at=midnight + 1, idempotency="d")
     assert rows(early, late, last_day=DAY - 1)[0] == []
     assert rows(early, late, first_day=DAY)[0] == [Row(("key_a",), 1, 2, 2)]
+    left = record(tokens=(2, 0), at=midnight + 1, outcome=Outcome.CANCELLED, idempotency="d")
+    assert rows(early, left, first_day=DAY)[0] == []
+    assert rows(early, left, last_day=DAY - 1)[0] == [Row(("key_a",), 1, 1, 1)]
 
 
 def test_many_digests_beside_a_plain_model() -> None:

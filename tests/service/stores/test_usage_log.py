@@ -29,6 +29,8 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left: float = float("inf")
+        self.most = 10_000_000
+        """Bytes that one write takes."""
         self.broken: set[str] = set()
         self.num_writes = 0
         self.num_fsyncs = 0
@@ -47,7 +49,7 @@ class Disk:
         self.num_writes += 1
         if not self.left:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        num_written = self._write(fd, data[: int(min(self.left, len(data)))])
+        num_written = self._write(fd, data[: int(min(self.left, self.most))])
         self.left -= num_written
         self._fail_if_broken("write")
         return num_written
@@ -174,7 +176,7 @@ def test_a_name_that_another_process_takes_at_the_same_moment(
     write(tmp_path, record("req_theirs"))
     monkeypatch.setattr("batcher.service.stores.usage_segments.list_segments", lambda directory: [])
     begin().append(record("req_ours"))
-    assert ids(tmp_path) == ["req_theirs", "req_ours"]
+    assert list(read(tmp_path).values()) == [[record("req_theirs")], [record("req_ours")]]
 
 
 def test_a_full_disk_is_an_alarm_and_nothing_is_lost(
@@ -198,8 +200,17 @@ def test_a_full_disk_is_an_alarm_and_nothing_is_lost(
     log._recover()
     log.append(record("req_6"))
     assert ids(tmp_path) == [f"req_{number}" for number in range(7)]
+    (segment,) = list_segments(tmp_path)
+    assert segment.path.read_bytes() == encode(*(record(f"req_{number}") for number in range(7)))  # And nothing else.
     statistics = log.statistics()
     assert (statistics.num_recorded, statistics.num_waiting, statistics.is_failing) == (7, 0, False)
+
+
+def test_a_write_that_takes_a_part_is_finished(begin: Begin, disk: Disk, tmp_path: Path) -> None:
+    log = begin()
+    disk.most = 100
+    log.append(record("req_0"))
+    assert (ids(tmp_path), disk.num_writes, log.statistics().is_failing) == (["req_0"], 2, False)
 
 
 def test_while_it_fails_the_disk_is_left_alone(begin: Begin, disk: Disk) -> None:
