@@ -103,6 +103,10 @@ class TextAnswerer(_BatchAnswerer):
         super().__init__(driver, model_id)
 
     async def prepare(self, conversation: Conversation) -> Prepared:
+        return self.prepare_now(conversation)
+
+    def prepare_now(self, conversation: Conversation) -> Prepared:
+        """`prepare`, which here waits for nothing."""
         input_ = _last_of_user(conversation)
         max_tokens = conversation.max_tokens or DEFAULT_MAX_TOKENS
         return Prepared(conversation=conversation, prompt=input_, num_input_tokens=len(input_.encode()), max_tokens=max_tokens)

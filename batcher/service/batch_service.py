@@ -19,6 +19,7 @@ from batcher.service.meters import Meters
 from batcher.service.metrics import batch_metrics
 from batcher.service.prompts import Prompter
 from batcher.service.run import RunEndpoint
+from batcher.service.whole import WholeAnswers
 from batcher.settings import Settings
 
 
@@ -55,6 +56,7 @@ class BatchService:
         )
         self.front = self._entrance.front
         self.run = RunEndpoint(driver=self.driver, front=self.front, model_id=self.answerer.model_id)
+        self.whole = WholeAnswers(self.front, self.answerer) if isinstance(self.answerer, TextAnswerer) else None
         self.registry = create_registry(
             lambda: batch_metrics(self.meters, self.dispatcher, self.answerer.model_id),
             self._entrance.metrics(lambda: self.gate.statistics(now=time.monotonic())),

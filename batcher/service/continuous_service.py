@@ -42,6 +42,7 @@ class ContinuousService:
         )
         self.front = self._entrance.front
         self.run = NoRunEndpoint(self.front)
+        self.whole = None
         self.answerer = self
         self.context_len: int | None = self.config.max_model_len
         self.prompter = Prompter(self.model.tokenizer, context_len=self.config.max_model_len)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from batcher.errors import NotFound
 from batcher.service.auth import Caller
 from batcher.service.callers import OnEvent, OnUsage
 from batcher.types import Message, Sampling
@@ -73,3 +74,9 @@ class Answerer(Protocol):
     def cancel(self, number: int, on_usage: OnUsage) -> None:
         """Nobody waits any more: no event from now on. `on_usage` is called once, with what was computed until then, perhaps
         later; not at all if the answer's end had been told."""
+
+
+def require_model(answerer: Answerer, model: str) -> None:
+    """Raises NotFound for a model that is not this answerer's."""
+    if model != answerer.model_id:
+        raise NotFound(f"there is no model {model[:100]!r} here: this server has {answerer.model_id!r}")

@@ -15,6 +15,7 @@ while replies are not taken, and a client that takes none is cut off.
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from batcher.config import HttpConfig
@@ -23,6 +24,7 @@ from batcher.service.records import Route
 from batcher.service.run import Endpoint
 from batcher.service.run_cycle import RunCycle
 from batcher.service.timed import TimedProtocol
+from batcher.service.whole import WholeAnswers
 from batcher.service.wire.replies import Reply, declared_length, encode_response, find_request_id
 
 _HOT_URL = b"/v1/run"
@@ -47,9 +49,10 @@ class FastPathProtocol(TimedProtocol):
     is the latest, which the parser feeds. Once `_is_deaf`, whatever arrives is thrown away.
     """
 
-    def __init__(self, *, endpoint: Endpoint, http: HttpConfig, **kwargs: Any) -> None:
+    def __init__(self, *, endpoint: Endpoint, whole: WholeAnswers | None, http: HttpConfig, **kwargs: Any) -> None:
         super().__init__(http=http, **kwargs)
-        self.endpoint = endpoint
+        self._run = endpoint
+        self._whole = whole
         self._cycles: deque[tuple[Any, Any]] = deque()
         self._has_first_started = False
         self._is_going_on = False
@@ -128,14 +131,15 @@ class FastPathProtocol(TimedProtocol):
         if self._is_deaf:
             return
         parser, headers = self.parser, dict(self.headers)
-        if self.url != _HOT_URL or parser.get_method() != b"POST" or b"idempotency-key" in headers:
-            self._hand_over()
+        endpoint = self._find_endpoint(headers)
+        if endpoint is None:
+            self._start_asgi()
             return
         expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        front = self.endpoint.front
-        passage = front.open(Route.RUN, headers, find_request_id(headers))
-        self.cycle = cycle = RunCycle(self, keep_alive, expects_continue, passage)
+        front = endpoint.front
+        passage = front.open(endpoint.route, headers, find_request_id(headers))
+        self.cycle = cycle = RunCycle(self, endpoint, passage, keep_alive=keep_alive, expects_continue=expects_continue)
         try:
             passage.caller = front.door.enter(headers)
             if parser.should_upgrade():  # The parser skips the body of such a request.
@@ -145,7 +149,27 @@ class FastPathProtocol(TimedProtocol):
             cycle.refuse(error, reads_on=is_small and not expects_continue)
         self._enqueue(cycle, None)
 
-    def _hand_over(self) -> None:
+    def _find_endpoint(self, headers: Mapping[bytes, bytes]) -> Endpoint | None:
+        """Who answers this request on the short way; None where nobody does."""
+        if self.parser.get_method() != b"POST" or b"idempotency-key" in headers:
+            return None
+        if self.url == _HOT_URL:
+            return self._run
+        # These may still be given to ASGI once their bodies are there: it must be their turn then, and nobody has answered yet.
+        if self._whole is None or self._cycles or self.flow.write_paused or b"expect" in headers:
+            return None
+        return self._whole.find(self.url, headers)
+
+    def hand_over(self, cycle: RunCycle, body: bytes | bytearray) -> None:
+        assert self._cycles.pop()[0] is cycle
+        assert not self._cycles
+        self._has_first_started = False
+        cycle.response_complete = True
+        self._start_asgi()
+        super().on_body(bytes(body))
+        super().on_message_complete()
+
+    def _start_asgi(self) -> None:
         """Lets uvicorn make what ASGI needs of the request, as if the parser had only now told it."""
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -194,7 +218,7 @@ class FastPathProtocol(TimedProtocol):
             self._has_first_started = self._has_first_started and bool(self._cycles)
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        cycle = RunCycle(self)
+        cycle = RunCycle(self, self._run, self._run.front.open(Route.RUN, {}, None))
         cycle.refuse(error)
         self._enqueue(cycle, None)
 

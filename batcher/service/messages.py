@@ -13,15 +13,16 @@ from typing import TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from batcher.config import HttpConfig
-from batcher.errors import NotFound, ServerFault, ServiceError
+from batcher.errors import ServerFault, ServiceError
 from batcher.service.answering import Answering, Piece
 from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
-from batcher.service.conversation import Answerer, Conversation
+from batcher.service.conversation import Answerer, Conversation, require_model
 from batcher.service.front import Front, Passage
 from batcher.service.generation import Failed
 from batcher.service.guard import CALLER
 from batcher.service.idempotency import digest
 from batcher.service.records import Route
+from batcher.service.replying import answer_head, error_reply, reply_headers
 from batcher.service.wire.dialect import AnswerHead, Dialect, EventWriter
 from batcher.service.wire.replies import Reply, find_request_id
 from batcher.types import Outcome
@@ -50,7 +51,7 @@ class ConversationsAsgi:
             self._front.door.check_early(passage.caller)
             body = await read_body(receive, door=self._front.door, timeout_s=self._http.body_timeout_s)
             conversation = dialect.decode(body)
-            self._check_model(conversation.model)
+            require_model(self._answerer, conversation.model)
             passage.model, passage.is_streamed = self._answerer.model_id, conversation.is_streamed
             key = None if conversation.is_streamed else headers.get(b"idempotency-key")
             await while_connected(receive, call.answer(conversation, key, body, send))
@@ -59,15 +60,11 @@ class ConversationsAsgi:
         except ServiceError as error:
             if not passage.is_over:
                 passage.refuse(error)
-            await send_reply(send, call.error_reply(error))
+            await send_reply(send, error_reply(passage, dialect, error))
         except BaseException as error:
             if not passage.is_over:
                 passage.refuse(ServerFault("internal error")) if isinstance(error, Exception) else passage.leave()
             raise
-
-    def _check_model(self, model: str) -> None:
-        if model != self._answerer.model_id:
-            raise NotFound(f"there is no model {model[:100]!r} here: this server has {self._answerer.model_id!r}")
 
 
 class _Call:
@@ -120,7 +117,7 @@ class _Call:
                         answering.finish(end)
                         head = self._head(answering)
                         body = self._dialect.encode_answer(head, "".join(parts), end.finish, end.stop_sequence, end.usage)
-                        return Reply(200, body, self._passage.shown_id, self._headers())
+                        return Reply(200, body, self._passage.shown_id, reply_headers(self._passage, self._dialect))
         finally:
             answering.close()
 
@@ -189,25 +186,8 @@ class _Call:
         if not is_taken:
             raise Disconnected
 
-    def error_reply(self, error: ServiceError) -> Reply:
-        reply = self._dialect.error_reply(error, self._passage.shown_id)
-        reply.headers.extend(self._headers())
-        return reply
-
     def _head(self, answering: Answering) -> AnswerHead:
-        return AnswerHead(
-            id=self._passage.id,
-            model=self._answerer.model_id,
-            created_at=int(self._front.wall_clock()),
-            num_input_tokens=answering.num_input_tokens,
-        )
-
-    def _headers(self) -> list[tuple[bytes, bytes]]:
-        standing, dialect = self._passage.standing, self._dialect
-        headers = [*dialect.request_id_headers(self._passage.shown_id).items()]
-        if standing is not None:
-            headers += dialect.limit_headers(standing, now=self._front.wall_clock())
-        return headers
+        return answer_head(self._passage, self._answerer, answering.num_input_tokens)
 
     def _stream_headers(self) -> list[tuple[bytes, bytes]]:
         """No cache may keep it, and no proxy may collect it into lumps (B72)."""
@@ -216,5 +196,5 @@ class _Call:
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
             (b"x-request-id", self._passage.shown_id.encode("ascii")),
-            *self._headers(),
+            *reply_headers(self._passage, self._dialect),
         ]

@@ -15,10 +15,13 @@ from batcher.service import log
 from batcher.service.account import Account
 from batcher.service.driver import Driver, End
 from batcher.service.front import Front, Passage
+from batcher.service.records import Route
+from batcher.service.replying import reply_headers
 from batcher.service.safety.contract import CheckContext, Finding
 from batcher.service.safety.stage import SafetyStage, error_of
+from batcher.service.wire.dialect import Dialect
 from batcher.service.wire.native import NATIVE
-from batcher.service.wire.replies import Reply, error_reply
+from batcher.service.wire.replies import Reply
 from batcher.service.wire.run import decode_run, encode_run
 from batcher.types import Outcome, Usage
 
@@ -33,30 +36,33 @@ class Pending(Protocol):
 
 
 class Endpoint(Protocol):
-    """What the two front ends share."""
+    """Who answers one route's calls in one grammar without a task."""
 
     front: Front
+    route: Route
+    dialect: Dialect
+
+    def submit(self, passage: Passage, body: bytes | bytearray, on_result: OnResult) -> Pending | None:
+        """Sends a call on its way; `on_result` is called once, perhaps at once. To end the passage is the front end's.
+
+        None: nothing was sent, as only ASGI has a way for this call. Raises ServiceError, and then nothing was sent.
+        """
+
+
+class RunsEndpoint(Endpoint, Protocol):
+    """What the two front ends of `POST /v1/run` share: it has a way for each call."""
 
     def submit(
         self, passage: Passage, body: bytes | bytearray, on_result: OnResult, *, idempotency: str | None = None
     ) -> Pending:
-        """Sends a call on its way; `on_result` is called once, perhaps at once. To end the passage is the front end's.
-
-        `idempotency` is the digest of its Idempotency-Key. Raises ServiceError, and then nothing was sent.
-        """
-
-
-def refuse(passage: Passage, error: ServiceError) -> Reply:
-    """The reply to a call that ends with an error; ends its passage."""
-    passage.refuse(error)
-    reply = error_reply(error, passage.shown_id)
-    if passage.standing is not None:
-        reply.headers.extend(NATIVE.limit_headers(passage.standing, now=passage.front.wall_clock()))
-    return reply
+        """`idempotency` is the digest of its Idempotency-Key."""
 
 
 class RunEndpoint:
     """What is asked, and what is replied."""
+
+    route = Route.RUN
+    dialect: Dialect = NATIVE
 
     def __init__(self, *, driver: Driver, front: Front, model_id: str) -> None:
         self.driver = driver
@@ -75,6 +81,9 @@ class RunEndpoint:
 
 class NoRunEndpoint:
     """In continuous mode nobody runs batches: says where to ask instead."""
+
+    route = Route.RUN
+    dialect: Dialect = NATIVE
 
     def __init__(self, front: Front) -> None:
         self.front = front
@@ -180,10 +189,8 @@ class _Call:
             self._refuse(error)
             return
         passage.note_first()
-        headers: list[tuple[bytes, bytes]] = []
-        if passage.standing is not None:
-            headers = NATIVE.limit_headers(passage.standing, now=passage.front.wall_clock())
-        self._end(Reply(200, encode_run(passage.id, self._input, output), passage.shown_id, headers))
+        body = encode_run(passage.id, self._input, output)
+        self._end(Reply(200, body, passage.shown_id, reply_headers(passage, NATIVE)))
 
     def _refuse(self, error: ServiceError) -> None:
         self._account.drop()

@@ -10,14 +10,16 @@ from batcher.service.asgi import Disconnected, read_body, send_reply, while_conn
 from batcher.service.front import Passage
 from batcher.service.idempotency import digest
 from batcher.service.records import Route
-from batcher.service.run import Endpoint, refuse
+from batcher.service.replying import refuse
+from batcher.service.run import RunsEndpoint
+from batcher.service.wire.native import NATIVE
 from batcher.service.wire.replies import Reply, find_request_id
 
 
 class RunAsgi:
     """The ASGI application of the one route."""
 
-    def __init__(self, endpoint: Endpoint, *, body_timeout_s: float) -> None:
+    def __init__(self, endpoint: RunsEndpoint, *, body_timeout_s: float) -> None:
         self._endpoint = endpoint
         self._front = endpoint.front
         self._body_timeout_s = body_timeout_s
@@ -34,7 +36,7 @@ class RunAsgi:
             passage.leave()
             return
         except ServiceError as error:
-            reply = refuse(passage, error)
+            reply = refuse(passage, NATIVE, error)
         else:
             passage.end_with(reply)
         await send_reply(send, reply)

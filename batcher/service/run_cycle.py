@@ -1,4 +1,4 @@
-"""One `POST /v1/run` on a connection, from its headers to its reply.
+"""One request on the short way of a connection, from its headers to its reply.
 
 uvicorn's protocol knows a request by its RequestResponseCycle; this is the same thing without ASGI, with the fields that
 uvicorn reads (`response_complete`, `keep_alive`, `more_body`). It judges, collects and submits; the connection says when it is
@@ -11,8 +11,8 @@ from typing import Protocol
 from batcher.errors import ServerFault, ServiceError
 from batcher.service import log
 from batcher.service.front import Passage
-from batcher.service.records import Route
-from batcher.service.run import Endpoint, Pending, refuse
+from batcher.service.replying import refuse
+from batcher.service.run import Endpoint, Pending
 from batcher.service.wire.replies import Reply
 from batcher.types import Outcome
 
@@ -20,8 +20,10 @@ from batcher.types import Outcome
 class Connection(Protocol):
     """What a cycle needs of its connection."""
 
-    endpoint: Endpoint
     transport: asyncio.Transport
+
+    def hand_over(self, cycle: "RunCycle", body: bytes | bytearray) -> None:
+        """Gives the request, which has come in whole and whose turn it is, to ASGI."""
 
     def send(self, reply: Reply, cycle: "RunCycle") -> None: ...
 
@@ -35,6 +37,7 @@ class RunCycle:
     __slots__ = (
         "body",
         "connection",
+        "endpoint",
         "expects_continue",
         "is_gone",
         "is_started",
@@ -50,14 +53,17 @@ class RunCycle:
     def __init__(
         self,
         connection: Connection,
+        endpoint: Endpoint,
+        passage: Passage,
+        *,
         keep_alive: bool = False,
         expects_continue: bool = False,
-        passage: Passage | None = None,
     ) -> None:
         self.connection = connection
+        self.endpoint = endpoint
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
-        self.passage = passage or connection.endpoint.front.open(Route.RUN, {}, None)
+        self.passage = passage
         self.body: bytes | bytearray = b""
         self.more_body = True
         self.is_started = False
@@ -91,7 +97,7 @@ class RunCycle:
                 self.body = bytearray(self.body)
             self.body += data
         try:
-            self.connection.endpoint.front.door.check_length(len(self.body))
+            self.endpoint.front.door.check_length(len(self.body))
         except ServiceError as error:
             self.refuse(error)
 
@@ -118,7 +124,9 @@ class RunCycle:
         elif not self.more_body:
             body, self.body = self.body, b""
             try:
-                self.pending = self.connection.endpoint.submit(self.passage, body, self._reply)
+                self.pending = self.endpoint.submit(self.passage, body, self._reply)
+                if self.pending is None:
+                    self.connection.hand_over(self, body)
             except ServiceError as error:
                 self._reply(error)
             except Exception as error:
@@ -130,7 +138,7 @@ class RunCycle:
         if self.is_gone:
             return
         if isinstance(result, ServiceError):
-            reply = refuse(self.passage, result)
+            reply = refuse(self.passage, self.endpoint.dialect, result)
         else:
             self.passage.end(result.status, Outcome.OK)
             reply = result

@@ -126,7 +126,7 @@ def create_server(settings: Settings) -> Server:
         app,
         host=settings.host,
         port=settings.port,
-        http=functools.partial(FastPathProtocol, endpoint=service.run, http=service.http),  # type: ignore[arg-type]
+        http=functools.partial(FastPathProtocol, endpoint=service.run, whole=service.whole, http=service.http),  # type: ignore[arg-type]
         ws="none",
         loop="uvloop",
         lifespan="on",

@@ -8,7 +8,8 @@ from batcher.config import HttpConfig
 from batcher.errors import ConfigError
 from batcher.service.conversation import Answerer
 from batcher.service.front import Front
-from batcher.service.run import Endpoint
+from batcher.service.run import RunsEndpoint
+from batcher.service.whole import WholeAnswers
 from batcher.settings import Settings
 
 
@@ -21,12 +22,16 @@ class Service(Protocol):
     registry: CollectorRegistry
 
     @property
-    def run(self) -> Endpoint:
+    def run(self) -> RunsEndpoint:
         """Of `POST /v1/run`."""
 
     @property
     def answerer(self) -> Answerer:
         """Of conversations."""
+
+    @property
+    def whole(self) -> WholeAnswers | None:
+        """The short way to whole answers of conversations, where there is one."""
 
     async def start(self) -> None: ...
 

@@ -1,0 +1,37 @@
+"""What a reply says of its call beside the answer, in the grammar of the call: the same on every way that a call may take."""
+
+from batcher.errors import ServiceError
+from batcher.service.conversation import Answerer
+from batcher.service.front import Passage
+from batcher.service.wire.dialect import AnswerHead, Dialect
+from batcher.service.wire.replies import Reply
+
+
+def reply_headers(passage: Passage, dialect: Dialect) -> list[tuple[bytes, bytes]]:
+    """The request's id under the grammar's own names, and how the caller's limits stand."""
+    headers = [*dialect.request_id_headers(passage.shown_id).items()]
+    if passage.standing is not None:
+        headers += dialect.limit_headers(passage.standing, now=passage.front.wall_clock())
+    return headers
+
+
+def error_reply(passage: Passage, dialect: Dialect, error: ServiceError) -> Reply:
+    """An error in place of an answer."""
+    reply = dialect.error_reply(error, passage.shown_id)
+    reply.headers.extend(reply_headers(passage, dialect))
+    return reply
+
+
+def refuse(passage: Passage, dialect: Dialect, error: ServiceError) -> Reply:
+    """The reply to a call that ends with an error; ends its passage."""
+    passage.refuse(error)
+    return error_reply(passage, dialect, error)
+
+
+def answer_head(passage: Passage, answerer: Answerer, num_input_tokens: int) -> AnswerHead:
+    return AnswerHead(
+        id=passage.id,
+        model=answerer.model_id,
+        created_at=int(passage.front.wall_clock()),
+        num_input_tokens=num_input_tokens,
+    )

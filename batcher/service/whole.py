@@ -1,0 +1,153 @@
+"""Whole answers to conversations on the short way: inside uvicorn's protocol, by callbacks, as `POST /v1/run` is answered.
+
+Through ASGI the same answer takes three tasks and twice the CPU. Here it takes none, and so it must wait for nothing but the
+limits and the answer itself. What is more than that (a stream, a checker on a thread, a text too long to be looked through at
+once) is left to `messages.py`, which does all of it. Only batch mode's text backends are served like this: where a model
+generates, its work makes all of this small.
+"""
+
+from collections.abc import Mapping
+
+from batcher.errors import ServiceError
+from batcher.service.account import Account
+from batcher.service.batch_answers import TextAnswerer
+from batcher.service.conversation import Prepared, require_model
+from batcher.service.front import Front, Passage
+from batcher.service.generation import Delta, Event, Failed, Finished
+from batcher.service.records import Route
+from batcher.service.replying import answer_head, reply_headers
+from batcher.service.run import OnResult, Pending
+from batcher.service.safety.contract import CheckContext, Verdict
+from batcher.service.safety.stage import error_of
+from batcher.service.wire.anthropic import ANTHROPIC
+from batcher.service.wire.dialect import Dialect
+from batcher.service.wire.native import NATIVE
+from batcher.service.wire.openai import OPENAI
+from batcher.service.wire.replies import Reply
+from batcher.types import FinishReason, Outcome, Usage
+
+
+class WholeAnswers:
+    """The routes."""
+
+    def __init__(self, front: Front, answerer: TextAnswerer) -> None:
+        self._is_on = front.safety is None or front.safety.is_inline
+        self._native = WholeEndpoint(front, answerer, Route.MESSAGES, NATIVE)
+        self._anthropic = WholeEndpoint(front, answerer, Route.MESSAGES, ANTHROPIC)
+        self._openai = WholeEndpoint(front, answerer, Route.CHAT, OPENAI)
+
+    def find(self, url: bytes, headers: Mapping[bytes, bytes]) -> "WholeEndpoint | None":
+        """Who answers a POST of this; None where this way is closed."""
+        if not self._is_on:
+            return None
+        if url == b"/v1/messages":
+            return self._anthropic if b"anthropic-version" in headers else self._native
+        return self._openai if url == b"/v1/chat/completions" else None
+
+
+class WholeEndpoint:
+    """An Endpoint: one route in one grammar."""
+
+    def __init__(self, front: Front, answerer: TextAnswerer, route: Route, dialect: Dialect) -> None:
+        self.front = front
+        self.route = route
+        self.dialect = dialect
+        self.answerer = answerer
+
+    def submit(self, passage: Passage, body: bytes | bytearray, on_result: OnResult) -> Pending | None:
+        conversation = self.dialect.decode(bytes(body))
+        require_model(self.answerer, conversation.model)
+        texts = [message.content for message in conversation.messages]
+        safety = self.front.safety
+        if conversation.is_streamed or not (safety is None or safety.can_check_now(sum(map(len, texts)))):
+            return None
+        passage.model = self.answerer.model_id
+        context = CheckContext(tenant=passage.caller.tenant, tier=passage.caller.tier, model=passage.model)
+        if safety is not None and (finding := safety.check_input_now(context, texts)) is not None:
+            raise error_of(finding)
+        prepared = self.answerer.prepare_now(conversation)
+        passage.num_input = prepared.num_input_tokens
+        call = _Call(self, passage, context, prepared, on_result)
+        call.reserve()
+        return call
+
+
+class _Call:
+    """`_number` is what the answerer knows it by, once submitted."""
+
+    __slots__ = ("_account", "_context", "_endpoint", "_is_over", "_number", "_on_result", "_passage", "_prepared", "_text")
+
+    def __init__(
+        self, endpoint: WholeEndpoint, passage: Passage, context: CheckContext, prepared: Prepared, on_result: OnResult
+    ) -> None:
+        self._endpoint = endpoint
+        self._passage = passage
+        self._context = context
+        self._prepared = prepared
+        self._on_result = on_result
+        self._account = Account(endpoint.front, passage)
+        self._number: int | None = None
+        self._text = ""
+        self._is_over = False
+
+    def reserve(self) -> None:
+        """Raises InvalidRequest."""
+        self._account.reserve(self._prepared.num_input_tokens, self._prepared.max_tokens, self._enter)
+
+    def cancel(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._number is not None:
+            self._endpoint.answerer.cancel(self._number, self._stopped)
+        self._account.drop()
+
+    def _stopped(self, computed: Usage) -> None:
+        self._account.stopped(Outcome.CANCELLED, computed, 0)
+
+    def _enter(self, error: ServiceError | None) -> None:
+        if error is not None:
+            self._end(error)
+        else:
+            self._number = self._endpoint.answerer.submit(self._passage.caller, self._prepared, self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self._passage.note_first()
+            self._text += event.text
+        elif isinstance(event, Finished):
+            self._text += event.text
+            self._finish(event)
+        else:
+            assert isinstance(event, Failed)
+            self._account.stopped(event.outcome, event.usage, 0)
+            self._end(event.error)
+
+    def _finish(self, end: Finished) -> None:
+        safety = self._endpoint.front.safety
+        if safety is not None:
+            checked = safety.check_output_now(self._context, self._text)
+            if checked.finding is not None:
+                if checked.finding.verdict is Verdict.REFUSE:
+                    self._account.stopped(Outcome.FAILED, end.usage, 0)
+                    self._end(error_of(checked.finding))
+                    return
+                self._text, end = checked.text, Finished("", FinishReason.REFUSAL, end.usage)
+        self._passage.num_output = end.usage.output_tokens
+        try:
+            self._account.answered(end.usage)
+        except ServiceError as error:
+            self._end(error)
+            return
+        self._end(self._reply(end))
+
+    def _reply(self, end: Finished) -> Reply:
+        passage, dialect = self._passage, self._endpoint.dialect
+        head = answer_head(passage, self._endpoint.answerer, self._prepared.num_input_tokens)
+        body = dialect.encode_answer(head, self._text, end.finish, end.stop_sequence, end.usage)
+        return Reply(200, body, passage.shown_id, reply_headers(passage, dialect))
+
+    def _end(self, result: Reply | ServiceError) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._on_result(result)
