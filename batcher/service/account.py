@@ -57,7 +57,12 @@ class Account:
     async def reserved(self, num_input: int, max_output: int) -> None:
         """The same, awaited. Raises ServiceError when refused; cancelled, it leaves nothing reserved."""
         admitted: asyncio.Future[ServiceError | None] = asyncio.get_running_loop().create_future()
-        self.reserve(num_input, max_output, admitted.set_result)
+
+        def on_admitted(error: ServiceError | None) -> None:
+            if not admitted.done():  # A verdict may come after the cancellation and before whoever waits has heard of it.
+                admitted.set_result(error)
+
+        self.reserve(num_input, max_output, on_admitted)
         try:
             error = await admitted
         except asyncio.CancelledError:

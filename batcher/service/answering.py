@@ -6,12 +6,13 @@ close ─> however it ended, the account is closed and nothing is computed for n
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 
 import msgspec
 
+from batcher.errors import RequestTimeout
 from batcher.service.account import Account
-from batcher.service.asgi import Disconnected
 from batcher.service.conversation import Answerer, Conversation, Prepared
 from batcher.service.front import Front, Passage
 from batcher.service.generation import NO_USAGE, Cancelled, Delta, Event, Failed, Finished
@@ -19,8 +20,11 @@ from batcher.service.safety.contract import CheckContext, Verdict
 from batcher.service.safety.stage import AnswerGuard, error_of
 from batcher.types import FinishReason, Outcome, Usage
 
-MAX_UNTAKEN_CHARS = 262_144
-"""Of a stream's text that its client does not take; more ends it. Some 60,000 tokens, minutes of any model's work."""
+MAX_UNTAKEN_BYTES = 2 * 2**20
+"""Of a stream's events that its client does not take, as they are in memory; more ends it. Some 18,000 tokens, minutes of any
+model's work."""
+_EVENT_BYTES = 64
+"""Of each event beside its text."""
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -36,14 +40,14 @@ class _Inbox:
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._has_some = asyncio.Event()
-        self.num_chars = 0
-        """Of text that was not taken yet."""
+        self.num_bytes = 0
+        """Of what was not taken yet. Text alone would not do: an event of one letter takes a hundred times as much."""
 
     def put(self, event: Event) -> None:
         self._events.append(event)
         self._has_some.set()
         if isinstance(event, Delta):
-            self.num_chars += len(event.text)
+            self.num_bytes += _EVENT_BYTES + sys.getsizeof(event.text)
 
     async def wait(self) -> None:
         """Until something has come."""
@@ -52,7 +56,7 @@ class _Inbox:
     def take(self) -> list[Event]:
         """All that has come."""
         self._has_some.clear()
-        self.num_chars = 0
+        self.num_bytes = 0
         events, self._events = self._events, []
         return events
 
@@ -78,7 +82,8 @@ class Answering:
         """Whether something of the answer may have been sent: then a stream has no status any more, and ends as one."""
         self._num_taken = 0
         self._num_delivered = 0
-        self._is_settled = False
+        self._is_finished = False
+        self._is_closed = False
 
     @property
     def num_input_tokens(self) -> int:
@@ -102,16 +107,27 @@ class Answering:
 
     def _on_event(self, event: Event) -> None:
         assert not isinstance(event, Cancelled)
-        self._inbox.put(event)
-        if not isinstance(event, Delta):
+        if isinstance(event, Delta):
+            self._passage.note_first()
+            self._num_computed += event.num_tokens
+        else:
             self._end = event
+        if self._is_overfull:
             return
-        self._passage.note_first()
-        self._num_computed += event.num_tokens
-        if self._inbox.num_chars > MAX_UNTAKEN_CHARS and self._is_streamed and not self._is_overfull:
-            # The client takes nothing: nothing more is computed for it. It is cut off when its patience is over.
-            self._is_overfull = True
-            asyncio.get_running_loop().call_soon(self.close)
+        # Asked before this event is added: an answer that comes in one piece was not left untaken, however long it is.
+        if self._is_streamed and self._inbox.num_bytes > MAX_UNTAKEN_BYTES:
+            self._give_up()
+        else:
+            self._inbox.put(event)
+
+    def _give_up(self) -> None:
+        """The client takes nothing: nothing more is computed for it, and nothing kept. It is cut off when its patience is over;
+        if it reads on before that, it is told."""
+        self._is_overfull = True
+        self._inbox.take()
+        error = RequestTimeout("the stream was not read for too long: its answer was given up")
+        self._inbox.put(Failed(Outcome.CANCELLED, error, NO_USAGE))
+        asyncio.get_running_loop().call_soon(self.close)
 
     async def wait(self) -> None:
         """Until there is something to take. May be cancelled, and nothing is lost."""
@@ -120,13 +136,12 @@ class Answering:
     async def take(self) -> list[Piece]:
         """What has come, at least one piece; waits for it. The last of all has the end.
 
-        Raises Disconnected for a stream of which nothing was taken for too long. Cancelled, it loses what it took.
+        A stream of which nothing was taken for too long fails, without what had come meanwhile. Cancelled, this loses what it
+        took.
         """
         await self._inbox.wait()
         pieces: list[Piece] = []
         events = self._inbox.take()
-        if self._is_overfull:
-            raise Disconnected
         for event in events:
             assert not isinstance(event, Cancelled)
             if isinstance(event, Delta):
@@ -163,17 +178,20 @@ class Answering:
 
     def finish(self, end: Finished) -> None:
         """The answer is whole and its last bytes are about to be sent. Raises Overloaded if it must be recorded and cannot."""
-        self._is_settled = True
+        self._is_finished = True
         self._passage.num_output = end.usage.output_tokens
         self.account.answered(end.usage)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """However it ended; what is still computed is not waited for. Idempotent."""
-        if self._is_settled or not self.account.is_open:
+        """However it ended; what is still computed is not waited for. Only the first call counts: its books may stay open until
+        it is known what was computed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._is_finished or not self.account.is_open:
             self._stop_computing(None)
             self.account.drop()
             return
-        self._is_settled = True
         self._passage.num_output = self._num_delivered
         end = self._end
         if end is not None or self._number is None:

@@ -62,7 +62,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The answer ends here without being complete: refused, expired or broken. `outcome` is never ok nor cancelled."""
+    """The answer ends here without being complete: refused, expired or broken. `outcome` is never ok; nor cancelled, unless the
+    caller is still there and is told why."""
 
     outcome: Outcome
     error: ServiceError

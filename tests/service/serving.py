@@ -158,6 +158,17 @@ async def generating(settings: Settings, *, is_ready: bool = True) -> AsyncItera
 
 
 @asynccontextmanager
+async def in_mode(mode: str, **settings: Any) -> AsyncIterator[Served]:
+    """Either, by its name: continuous or batch."""
+    if mode == "continuous":
+        async with generating(simulated(**settings)) as continuous:
+            yield continuous
+    else:
+        async with serving(quick(**settings)) as batch:
+            yield batch
+
+
+@asynccontextmanager
 async def _started(settings: Settings) -> AsyncIterator[Server]:
     tasks_before = asyncio.all_tasks()
     server = create_server(settings)
