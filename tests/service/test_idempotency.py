@@ -1,131 +1,16 @@
-"""One key, one run, whoever leaves when: races, cancellation at every await, and a store that is away."""
+"""One key, one run: what is kept and replayed, who is told to wait, and a store that is away."""
 
 import asyncio
-import gc
-import random
-import weakref
-from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from batcher.config import IdempotencyConfig
-from batcher.errors import IdempotencyConflict, IdempotencyMismatch, InvalidRequest, Overloaded, ServerFault, ServiceError
-from batcher.service.claims import Claimed, InFlight, Kept, Mismatch
-from batcher.service.idempotency import Idempotency, digest
-from batcher.service.stores.memory_claims import MemoryClaims
+from batcher.errors import IdempotencyConflict, IdempotencyMismatch, InvalidRequest, Overloaded, ServerFault
+from batcher.service.idempotency import digest
 from batcher.service.wire.replies import Reply
+from tests.service.idempotent import Bench, Work, reply, until
 
 pytestmark = pytest.mark.anyio
-
-CONFIG = IdempotencyConfig(wait_s=30.0)
-IMPATIENT = IdempotencyConfig(wait_s=0.0)
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def reply(number: int = 1, *, status: int = 200) -> Reply:
-    return Reply(status, b'{"n": %d}' % number, f"req_{number}", [(b"x-made", b"%d" % number)])
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-class Work:
-    """Answers when it is `open`; counts how it was called and how it ended."""
-
-    def __init__(self, answer: Reply | ServiceError | None = None, *, is_open: bool = True) -> None:
-        self.answer = answer or reply()
-        self.open = asyncio.Event()
-        if is_open:
-            self.open.set()
-        self.begun = asyncio.Event()
-        self.num_calls = 0
-        self.num_cancelled = 0
-
-    async def __call__(self) -> Reply:
-        self.num_calls += 1
-        self.begun.set()
-        try:
-            await self.open.wait()
-        except asyncio.CancelledError:
-            self.num_cancelled += 1
-            raise
-        if isinstance(self.answer, ServiceError):
-            raise self.answer
-        return self.answer
-
-
-class SlowStore:
-    """A MemoryClaims whose every call takes turns of the loop before and after it acts, and may be away."""
-
-    def __init__(self, memory: MemoryClaims, *, num_turns: int = 2) -> None:
-        self.memory = memory
-        self.num_turns = num_turns
-        self.away: set[str] = set()
-        self.num_renewed = 0
-
-    async def _turns(self, name: str = "") -> None:
-        if name in self.away:
-            raise Overloaded("the store is away", retry_after_s=1)
-        for _ in range(self.num_turns):
-            await asyncio.sleep(0)
-
-    async def claim(self, scope: str, body: str, holder: str) -> Claimed | InFlight | Mismatch | Kept:
-        await self._turns("claim")
-        verdict = await self.memory.claim(scope, body, holder)
-        await self._turns()
-        return verdict
-
-    async def renew(self, scope: str, holder: str) -> None:
-        self.num_renewed += 1
-        await self._turns("renew")
-
-    async def keep(self, scope: str, holder: str, reply: bytes) -> None:
-        await self._turns("keep")
-        await self.memory.keep(scope, holder, reply)
-        await self._turns()
-
-    async def release(self, scope: str, holder: str) -> None:
-        await self._turns("release")
-        await self.memory.release(scope, holder)
-        await self._turns()
-
-    async def start(self) -> None:
-        await self.memory.start()
-
-    async def close(self) -> None:
-        await self.memory.close()
-
-
-class Bench:
-    def __init__(self, config: IdempotencyConfig = CONFIG) -> None:
-        self.before = asyncio.all_tasks()
-        self.memory = MemoryClaims(config)
-        self.store = SlowStore(self.memory)
-        self.one = Idempotency(config, self.store)
-        self.other = Idempotency(config, self.store)
-        """Another gateway with the same store."""
-
-    def ask(self, work: Callable[[], Awaitable[Reply]], *, key: bytes = b"k", body: bytes = b"b") -> "asyncio.Task[Reply]":
-        return asyncio.ensure_future(self.one.answer("tenant", key, body, "/v1/messages", work))
-
-    async def settled(self) -> None:
-        """Waits until nothing runs any more, and asserts that nothing is left of it."""
-        await until(lambda: asyncio.all_tasks() <= self.before)
-        await asyncio.sleep(0)  # A task that is done tells so a turn later.
-        assert self.memory.statistics().num_claims == 0
-        for gateway in (self.one, self.other):
-            assert gateway.statistics().num_running == 0
-            assert gateway._attempts == {}
 
 
 async def test_an_answer_is_kept_whole_and_replayed() -> None:
@@ -208,32 +93,6 @@ async def test_fifty_at_once_by_two_gateways_are_one_run() -> None:
     await bench.settled()
 
 
-async def test_the_first_to_leave_takes_nothing_from_the_others() -> None:
-    bench, work = Bench(), Work(is_open=False)
-    first, second = bench.ask(work), bench.ask(work)
-    await work.begun.wait()
-    first.cancel()
-    await asyncio.sleep(0)
-    work.open.set()
-    assert (await second).body == reply().body
-    assert (work.num_calls, work.num_cancelled) == (1, 0)
-    assert bench.memory.statistics().num_answers == 1
-    await bench.settled()
-
-
-async def test_when_all_leave_the_work_ends_and_the_next_runs_it() -> None:
-    bench, work = Bench(), Work(is_open=False)
-    callers = [bench.ask(work) for _ in range(3)]
-    await work.begun.wait()
-    for caller in callers:
-        caller.cancel()
-    await asyncio.wait(callers)
-    # At once, while the claim is still being given back.
-    assert await bench.ask(Work(reply(2))) == reply(2)
-    assert (work.num_calls, work.num_cancelled) == (1, 1)
-    await bench.settled()
-
-
 async def test_an_error_reaches_all_who_wait_and_is_not_kept() -> None:
     bench, work = Bench(), Work(Overloaded("full", retry_after_s=3), is_open=False)
     callers = [bench.ask(work) for _ in range(3)]
@@ -241,34 +100,6 @@ async def test_an_error_reaches_all_who_wait_and_is_not_kept() -> None:
     work.open.set()
     assert await asyncio.gather(*callers, return_exceptions=True) == [work.answer] * 3
     assert await bench.ask(Work(reply(2))) == reply(2)
-    await bench.settled()
-
-
-async def test_work_that_is_cancelled_by_others_cancels_no_caller() -> None:
-    bench, work = Bench(), Work(is_open=False)
-    caller = bench.ask(work)
-    await work.begun.wait()
-    (task,) = bench.one._tasks
-    task.cancel()
-    with pytest.raises(ServerFault):
-        await caller
-    await bench.settled()
-
-
-async def test_whoever_joins_is_told_to_come_back_and_the_last_one_stays() -> None:
-    bench, work = Bench(IMPATIENT), Work(is_open=False)
-    first, second = bench.ask(work), bench.ask(work)
-    with pytest.raises(IdempotencyConflict) as caught:
-        await second
-    assert caught.value.retry_after_s == 1
-    third = bench.ask(work)
-    first.cancel()  # Leaves before the third one's wait is over.
-    await asyncio.wait([first])
-    for _ in range(20):
-        await asyncio.sleep(0)
-    work.open.set()
-    assert (await third).body == reply().body
-    assert work.num_calls == 1
     await bench.settled()
 
 
@@ -334,97 +165,3 @@ async def test_an_answer_of_another_version_is_our_fault() -> None:
     assert await caller == reply()
     with pytest.raises(ServerFault):
         await bench.ask(work)
-
-
-async def num_steps(bench: Bench) -> int:
-    """Turns of the loop from the first call to the answer."""
-    caller = bench.ask(Work())
-    number = 0
-    while not caller.done():
-        await asyncio.sleep(0)
-        number += 1
-    return number
-
-
-async def test_leaving_at_every_step_leaves_nothing_and_harms_nobody() -> None:
-    steps = await num_steps(Bench())
-    assert steps > 8
-    for step in range(steps + 2):
-        bench, work = Bench(), Work()
-        alone = bench.ask(work)
-        for _ in range(step):
-            await asyncio.sleep(0)
-        alone.cancel()
-        await asyncio.wait([alone])
-        assert (await bench.ask(work)).body == reply().body
-        await bench.settled()
-        # A run that was finished is not done again: one bill.
-        assert work.num_calls - work.num_cancelled == 1
-        assert bench.memory.statistics().num_answers == 1
-
-
-async def test_the_first_leaves_at_every_step_and_the_second_is_answered() -> None:
-    for step in range(await num_steps(Bench()) + 2):
-        bench, work = Bench(), Work()
-        first, second = bench.ask(work), bench.ask(work)
-        for _ in range(step):
-            await asyncio.sleep(0)
-        first.cancel()
-        assert (await second).body == reply().body
-        assert (work.num_calls, work.num_cancelled) == (1, 0)
-        await bench.settled()
-
-
-async def test_two_thousand_that_leave_at_random_leave_nothing() -> None:
-    rng = random.Random(1)
-    bench = Bench()
-    bench.store.num_turns = 4
-
-    async def slow() -> Reply:
-        for _ in range(6):
-            await asyncio.sleep(0)
-        return reply()
-
-    async def leaves(number: int) -> None:
-        caller = bench.ask(slow, key=b"%d" % (number % 700), body=b"x" * 1000)
-        for _ in range(rng.randrange(20)):
-            await asyncio.sleep(0)
-        caller.cancel()
-        await asyncio.wait([caller])
-
-    await asyncio.gather(*(leaves(number) for number in range(2000)))
-    await bench.settled()
-    assert await bench.ask(slow, key=b"fresh") == reply()
-
-
-class Body:
-    """Stands for what a request's work holds."""
-
-
-@pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("end", ["answered", "error", "left"])
-async def test_nothing_of_a_request_waits_for_the_collector(end: str) -> None:
-    bench = Bench()
-    work = Work(is_open=end != "left")
-
-    def asked() -> "tuple[asyncio.Task[Reply], weakref.ref[Body]]":
-        body = Body()
-
-        async def holding() -> Reply:
-            answer = await work()
-            if end == "error":
-                raise InvalidRequest(f"no, {body}")
-            return answer
-
-        return bench.ask(holding), weakref.ref(body)
-
-    caller, body = asked()
-    await work.begun.wait()
-    if end == "left":
-        caller.cancel()
-    await asyncio.wait([caller])
-    if not caller.cancelled():
-        caller.exception()
-    del caller
-    await bench.settled()
-    assert body() is None

@@ -1,13 +1,18 @@
-"""One real Redis for the tests of a module, empty at the start of each."""
+"""One real Redis for the tests of a module, empty at the start of each; and a disk for those of the usage log."""
 
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from batcher.config import OnFailure, UsageConfig
+from batcher.service.stores import usage_log
+from batcher.service.stores.usage_log import UsageLog
 from benchmarks.redis_server import RedisServer
 from tests.service.stores.gateways import Gateways
+from tests.service.stores.usage_disk import Begin, Disk
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +33,24 @@ async def gateways(redis_server: RedisServer) -> AsyncIterator[Gateways]:
     async with AsyncExitStack() as stack:
         yield Gateways(stack, redis_server.url)
     redis_server.restart()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+    """Begins usage logs, closed at the end. Their thread does nothing by itself: a test calls `_sync` and `_recover`."""
+    monkeypatch.setattr(usage_log, "_SYNC_S", 3600.0)
+    logs: list[UsageLog] = []
+
+    def begin(*, on_failure: OnFailure = OnFailure.OPEN, segment_bytes: int = 2**20) -> UsageLog:
+        logs.append(UsageLog(UsageConfig(directory=tmp_path, segment_bytes=segment_bytes, on_failure=on_failure)))
+        return logs[-1]
+
+    yield begin
+    for log in logs:
+        log.close()
+    assert "usage-log" not in [thread.name for thread in threading.enumerate()]
