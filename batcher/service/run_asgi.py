@@ -51,7 +51,12 @@ class RunAsgi:
 
     async def _run(self, passage: Passage, body: bytes, idempotency: str | None) -> Reply:
         ended: asyncio.Future[Reply | ServiceError] = asyncio.get_running_loop().create_future()
-        call = self._endpoint.submit(passage, body, ended.set_result, idempotency=idempotency)
+
+        def on_result(result: Reply | ServiceError) -> None:
+            if not ended.done():  # It may come after the cancellation and before whoever waits has heard of it.
+                ended.set_result(result)
+
+        call = self._endpoint.submit(passage, body, on_result, idempotency=idempotency)
         try:
             result = await ended
         finally:

@@ -13,6 +13,7 @@ from batcher.config import TierConfig
 from batcher.core.admission.reservation import Reservation
 from batcher.service.account import Account
 from batcher.service.front import Front
+from batcher.service.run_asgi import RunAsgi
 from batcher.service.safety.contract import CheckContext, Finding
 from tests.service.errors import assert_error
 from tests.service.limited import SilentStore
@@ -22,6 +23,7 @@ from tests.service.wire_client import KEY, connected, request, run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
 
+RUN_BODY = b'{"input": "hello"}'
 LIMITED = (TierConfig("paid", tokens_per_minute=10**9),)
 
 
@@ -33,18 +35,18 @@ class LateStore(SilentStore):
 
     def __init__(self, front: Front) -> None:
         super().__init__()
-        self._real = front.limiter._store
+        self.memory = front.limiter._store
         front.limiter._store = cast(Any, self)
 
     def say(self) -> None:
         while self.asked:
-            self._real.reserve(*self.asked.pop())
+            self.memory.reserve(*self.asked.pop())
 
     def settle(self, reservation: Reservation, tokens: int) -> None:
-        self._real.settle(reservation, tokens)
+        self.memory.settle(reservation, tokens)
 
     def give_back(self, reservation: Reservation) -> None:
-        self._real.give_back(reservation)
+        self.memory.give_back(reservation)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -78,6 +80,25 @@ async def test_a_verdict_between_leaving_and_hearing_of_it_is_undone(tokens_per_
             task.cancel()
         store.say()
         assert await asyncio.gather(*waiting, return_exceptions=True) == [ANY_CANCELLED, ANY_CANCELLED]
+        assert front.limiter.statistics().num_open == 0
+        passage.leave()
+
+
+async def test_a_refusal_between_leaving_and_hearing_of_it_is_nobodys() -> None:
+    """The same on the plain route's way through ASGI."""
+    async with serving(quick(tiers=(TierConfig("paid", tokens_per_minute=10),))) as server:
+        front = server.service.front
+        store = LateStore(front)
+        passage = front.open("/v1/run", {}, None)
+        passage.caller = front.door.authenticate({b"x-api-key": b"dev-paid"})
+        answering = asyncio.ensure_future(RunAsgi(server.service.run, body_timeout_s=1.0)._run(passage, RUN_BODY, None))
+        await until(lambda: len(store.asked) == 1)
+        # Somebody else takes what was left of the minute meanwhile.
+        store.memory.reserve(store.asked[0][0], 10, lambda verdict: None)
+        answering.cancel()
+        store.say()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
         assert front.limiter.statistics().num_open == 0
         passage.leave()
 
