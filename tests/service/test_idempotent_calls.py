@@ -1,0 +1,85 @@
+"""Idempotency on the real way of a request: callers that leave and come back, with the same key, while it runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.serving import ASYNC_FAULTY, Gate, Serving, quick, serving, until
+from tests.service.sse import ask
+from tests.service.wire_client import KEY, connected, request
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
+
+
+@pytest.fixture(params=["run", "messages"])
+def call(request: pytest.FixtureRequest, gate: Gate) -> bytes:
+    return held(request.param, gate)
+
+
+def held(route: str, gate: Gate) -> bytes:
+    """A request that runs until the gate is opened."""
+    headers = {**KEY, "idempotency-key": "order-1"}
+    if route == "messages":
+        return ask(gate.hold, model=ASYNC_FAULTY, headers=headers)
+    return request(body=json.dumps({"input": gate.hold}).encode(), headers=headers)
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(directory.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+
+def num_waiting(server: Serving) -> int:
+    return sum(attempt.num_waiting for attempt in server.app.state.service.front.idempotency._attempts.values())
+
+
+async def test_who_asked_first_leaves_and_the_other_is_answered(call: bytes, gate: Gate, tmp_path: Path) -> None:
+    async with serving(quick(backend=ASYNC_FAULTY, usage_dir=tmp_path / "usage")) as server, connected(server.port) as second:
+        async with connected(server.port) as first:
+            first.write(call)
+            await until(lambda: server.statistics.num_running == 1)
+            second.write(call)
+            await until(lambda: num_waiting(server) == 2)
+        await until(lambda: num_waiting(server) == 1)
+        gate.open()
+        answer = await second.read()
+        assert answer.status == 200
+        assert (await server.ask(call)).body == answer.body
+        assert server.statistics.counters.batch_sizes == {1: 1}
+        await server.check_front()
+    (record,) = records(tmp_path / "usage")
+    assert record["request_id"] == answer.json["id"]
+    assert record.get("outcome", "ok") == "ok"
+
+
+async def test_when_all_have_left_the_next_one_is_answered_anew(call: bytes, gate: Gate, tmp_path: Path) -> None:
+    async with serving(quick(backend=ASYNC_FAULTY, usage_dir=tmp_path / "usage")) as server:
+        async with connected(server.port) as first, connected(server.port) as second:
+            first.write(call)
+            await until(lambda: server.statistics.num_running == 1)
+            second.write(call)
+            await until(lambda: num_waiting(server) == 2)
+        await until(lambda: server.statistics.num_live == 0)
+        gate.open()
+        answer = await server.ask(call)
+        assert answer.status == 200
+        assert "idempotent-replayed" not in answer.headers
+        await server.check_front()
+    told = [record["request_id"] for record in records(tmp_path / "usage") if record.get("outcome", "ok") == "ok"]
+    assert told == [answer.json["id"]]
+
+
+async def test_who_waits_too_long_is_told_to_come_back(call: bytes, gate: Gate) -> None:
+    async with serving(quick(backend=ASYNC_FAULTY, idempotency_wait=0.0)) as server, connected(server.port) as first:
+        first.write(call)
+        await until(lambda: server.statistics.num_running == 1)
+        refused = await server.ask(call)
+        assert (refused.status, refused.json["error"]["type"]) == (409, "idempotency_error")
+        assert refused.headers["retry-after"] == "1"
+        assert refused.headers["x-should-retry"] == "true"
+        gate.open()
+        answer = await first.read()
+        assert (await server.ask(call)).body == answer.body
+        assert server.statistics.counters.batch_sizes == {1: 1}
+        await server.check_front()
