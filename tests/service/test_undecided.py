@@ -59,7 +59,8 @@ async def test_who_leaves_before_the_verdict_of_its_limit_holds_nothing(mode: st
         async with connected(server.port) as client:
             client.write(ask("hello", stream=is_streamed))
             await until(lambda: len(store.asked) == 1)
-        await until(lambda: not server.server.server_state.connections)
+        state = server.server.server_state
+        await until(lambda: not state.connections and not state.tasks)
         store.say()
         assert front.limiter.statistics().num_given_back == 1
         assert server.app.state.service.num_live == 0
