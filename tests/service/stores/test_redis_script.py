@@ -83,6 +83,21 @@ async def test_a_second_counts_until_all_of_it_is_a_minute_old(store: Store) -> 
         assert isinstance(await store.reserve(ANN), Reservation)
 
 
+async def test_what_is_old_is_subtracted_once_whatever_the_verdict(store: Store) -> None:
+    full = Subject("key:full", RateLimit(1, None))
+    first = await store.reserve(ANN)
+    assert isinstance(first, Reservation)
+    store.pass_s(10)
+    second = await store.reserve(ANN, full)
+    assert isinstance(second, Reservation)
+    store.pass_s(first.at + 62 - second.at)
+    for _ in range(2):
+        assert isinstance(await store.reserve(ANN, full), LimitRefusal)
+        held = store.held(ANN)
+        assert f"r{first.at}" not in held
+        assert (held["requests"], held[f"r{second.at}"]) == (1, 1)
+
+
 async def test_a_clock_that_goes_back_stops_nothing_and_gives_nothing_away(store: Store, beside: redis.Redis) -> None:
     """CASES B34, as if the wall clock of Redis had been an hour ahead until now."""
     first = await store.reserve(ANN)
