@@ -3,7 +3,7 @@
 The real gate and dispatcher, and callers who come back at the very instant that they are told.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import count
 from random import Random
 
@@ -80,9 +80,7 @@ class Outage(World):
         assert seconds is not None
         assert 1 <= seconds <= 60
         back_at = now + seconds
-        again = msgspec.structs.replace(
-            request, id=next(self.retry_ids), arrived_at=back_at, deadline_at=back_at + PATIENCE_S
-        )
+        again = msgspec.structs.replace(request, id=next(self.retry_ids), arrived_at=back_at, deadline_at=back_at + PATIENCE_S)
         self.first_ids[again.id] = first_id
         self.loop.call_at(back_at, self.arrive, again)
 
@@ -116,3 +114,75 @@ class Listener:
             elif isinstance(effect, Refuse):
                 assert effect.outcome is Outcome.REJECTED_CAPACITY, effect
                 self.world.refuse(effect.request, Refusal(effect.outcome, effect.error))
+
+
+@pytest.fixture(scope="module")
+def outage() -> Outage:
+    """A fifth of 900 a second is paid; 500 a second are left, and then all come back."""
+    return Outage(paid_share=0.2, rate=900.0, num_keys=200, seed=1)
+
+
+def fresh_share(world: Outage, tier: str, from_s: float, to_s: float) -> dict[str, float]:
+    """By key: the part of its requests, retries apart, that was refused."""
+    num, num_refused = Counter[str](), Counter[str]()
+    for request in [request for _, request in world.answered] + [request for _, request, _ in world.refused]:
+        if request.tier == tier and request.id not in world.first_ids and from_s <= request.arrived_at < to_s:
+            num[request.tenant] += 1
+    for _, request, _ in world.refused:
+        if request.tier == tier and request.id not in world.first_ids and from_s <= request.arrived_at < to_s:
+            num_refused[request.tenant] += 1
+    return {tenant: num_refused[tenant] / num[tenant] for tenant in num}
+
+
+def test_paid_is_served_within_its_budget(outage: Outage) -> None:
+    latencies = sorted(at - request.arrived_at for at, request in outage.answered if request.tier == "paid")
+    assert latencies[int(0.95 * len(latencies))] < 0.5
+    during = sorted(at - r.arrived_at for at, r in outage.answered if r.tier == "paid" and 8.0 < r.arrived_at < BACK_AT)
+    assert during[-1] < 0.5
+
+
+def test_free_is_refused_first(outage: Outage) -> None:
+    refused = Counter(request.tier for at, request, _ in outage.refused if at > LOST_AT + 1.0)
+    assert refused["paid"] == 0
+    assert refused["free"] > 5000
+    assert not any(1.0 < at < LOST_AT for at, _, _ in outage.refused)
+
+
+def test_the_capacity_that_is_left_is_used(outage: Outage) -> None:
+    num = sum(LOST_AT + 1.0 <= at < BACK_AT for at, _ in outage.answered)
+    assert num >= 0.98 * CAPACITY_RATE / 2 * (BACK_AT - LOST_AT - 1.0)
+
+
+def test_who_comes_back_when_told_is_let_in(outage: Outage) -> None:
+    """And a promise that is redeemed is kept: capacity does not fall again."""
+    retries = outage.first_retries.values()
+    assert len(retries) > 2000
+    assert sum(retries) >= 0.97 * len(retries)
+    free = outage.gate.statistics(now=outage.loop.now)[1].promises
+    assert free.num_kept > 2000
+    assert free.num_broken == 0
+
+
+def test_the_same_keys_are_refused_while_it_lasts(outage: Outage) -> None:
+    """Some are served as ever. Of the others some requests come just when their key has a promise."""
+    shares = fresh_share(outage, "free", LOST_AT + 3.0, BACK_AT).values()
+    assert sum(share < 0.15 for share in shares) >= 8
+    assert sum(0.15 <= share < 0.5 for share in shares) <= 15
+    assert sum(share >= 0.5 for share in shares) >= 150
+
+
+def test_free_is_served_again_when_they_are_back(outage: Outage) -> None:
+    shares = fresh_share(outage, "free", BACK_AT + 3.0, ENDS_AT).values()
+    assert sum(shares) / len(shares) < 0.25
+    outage.gate.check()
+
+
+def test_when_paid_alone_is_too_much_it_is_shed_in_proportion() -> None:
+    """Twice what is left is paid: free is not served, and of paid about half, all of it at any time."""
+    world = Outage(paid_share=0.99, rate=990.0, num_keys=200, seed=2)
+    during = [request for at, request in world.answered if LOST_AT + 2.0 < at < BACK_AT]
+    assert len(during) >= 0.97 * CAPACITY_RATE / 2 * (BACK_AT - LOST_AT - 2.0)
+    shares = fresh_share(world, "paid", LOST_AT + 3.0, BACK_AT).values()
+    assert sum(share < 0.2 for share in shares) >= 10
+    assert 0.4 < sum(shares) / len(shares) < 0.8
+    assert sum(world.first_retries.values()) >= 0.95 * len(world.first_retries)

@@ -7,8 +7,9 @@ gate). Nothing is kept free for those who do not come: the gate looks at the rea
 costs nothing.
 """
 
-from collections import deque
+from bisect import bisect_left, insort
 from heapq import heappop, heappush
+from math import ceil
 
 import msgspec
 
@@ -58,19 +59,20 @@ class PromiseCounts(msgspec.Struct):
 class Promises:
     """One tier's book. A slot is 50 ms of the owner's clock.
 
-    `_due` has a key's open promises, a heap of instants; `_keys` whose they are, by slot, and `_rooms` how much of each slot is
-    taken. Slots before `_first` have expired. Of those that are whole seconds apart, none before `_full[phase]` has room, if
-    each has `_full_room` or less.
+    `_due` has a key's open promises, a heap of instants. `_slots` are those in which anything was promised, in order; `_keys`
+    to whom, and `_taken` how many. Slots before `_first` have expired. Of those that are whole seconds apart, none before
+    `_full[phase]` has room, if each has `_full_room` or less.
     """
 
-    __slots__ = ("_due", "_first", "_full", "_full_room", "_keys", "_rooms", "counts", "num_open")
+    __slots__ = ("_due", "_first", "_full", "_full_room", "_keys", "_slots", "_taken", "counts", "num_open")
 
     def __init__(self) -> None:
         self.counts = PromiseCounts()
         self.num_open = 0
         self._due: dict[str, list[float]] = {}
-        self._keys: dict[int, deque[str]] = {}
-        self._rooms: dict[int, float] = {}
+        self._slots: list[int] = []
+        self._taken: dict[int, int] = {}
+        self._keys: dict[int, list[str]] = {}
         self._first = 0
         self._full = [0] * _SLOTS_PER_S
         self._full_room = 0.0
@@ -112,7 +114,6 @@ class Promises:
         if room > 0.0 and (len(due) if due is not None else 0) < MAX_PROMISES - self.num_open:
             slot = self._find(room, at_least_s, now=now)
             if slot is not None:
-                self._take(slot, room)
                 return self._enter(key, slot, now=now)
         self.counts.num_unpromised += 1
         return MAX_RETRY_AFTER_S
@@ -132,31 +133,30 @@ class Promises:
         end = here + _HORIZON + 1
         found = None
         for slot in range(start, end, _SLOTS_PER_S):
-            taken = self._rooms.get(slot, 0.0)
-            if not taken or taken + 1.0 <= room:
+            if self._has_room(slot, room):
                 found = slot
                 break
         if knows_all_before:
             self._full[phase] = found if found is not None else max(start, here + _HORIZON + _SLOTS_PER_S)
         return found
 
-    def _take(self, slot: int, room: float) -> None:
-        """One request's part. What is larger than a slot goes on into those behind it, whatever seconds they are of."""
-        left = 1.0
-        for number in range(slot, slot + _HORIZON):
-            taken = self._rooms.get(number, 0.0)
-            part = min(left, max(room - taken, 0.0))
-            if part:
-                self._rooms[number] = taken + part
-                left -= part
-            if left <= 1e-9:
-                break
+    def _has_room(self, slot: int, room: float) -> bool:
+        if room >= 1.0:
+            # Fractions are not lost: every slot has what is whole at its end and was not at its beginning.
+            return self._taken.get(slot, 0) < int((slot + 1) * room) - int(slot * room)
+        gap = ceil(1.0 / room)
+        index = bisect_left(self._slots, slot - gap + 1)
+        return index == len(self._slots) or self._slots[index] >= slot + gap
 
     def _enter(self, key: str, slot: int, *, now: float) -> int:
         here = int(now * _SLOTS_PER_S)
         seconds = (slot - here) // _SLOTS_PER_S
         heappush(self._due.setdefault(key, []), now + seconds)
-        self._keys.setdefault(slot, deque()).append(key)
+        if slot not in self._taken:
+            insort(self._slots, slot)
+            self._keys[slot] = []
+        self._taken[slot] = self._taken.get(slot, 0) + 1
+        self._keys[slot].append(key)
         self.num_open += 1
         self.counts.num_made += 1
         return seconds
@@ -166,11 +166,10 @@ class Promises:
         first = int((now - GRACE_S) * _SLOTS_PER_S)
         if first <= self._first:
             return
-        # After a long silence there are fewer slots in the book than have passed.
-        passed = range(self._first, first) if first - self._first < _HORIZON else sorted(s for s in self._rooms if s < first)
-        for slot in passed:
-            self._rooms.pop(slot, None)
-            for key in self._keys.pop(slot, ()):
+        num_passed = bisect_left(self._slots, first)
+        for slot in self._slots[:num_passed]:
+            del self._taken[slot]
+            for key in self._keys.pop(slot):
                 due = self._due.get(key)
                 while due and due[0] < now - GRACE_S + 1e-6:  # Its slot has passed, whatever rounding says.
                     heappop(due)
@@ -178,6 +177,7 @@ class Promises:
                     self.counts.num_expired += 1
                 if due is not None and not due:
                     del self._due[key]
+        del self._slots[:num_passed]
         self._first = first
 
     def check(self) -> None:
@@ -186,4 +186,6 @@ class Promises:
         num_ended = counts.num_kept + counts.num_broken + counts.num_expired
         assert counts.num_made == num_ended + self.num_open, "a promise has two ends, or none"
         assert all(self._due.values()), "a key without promises is in the book"
-        assert len(self._rooms) <= 3 * _HORIZON, "slots are kept for ever"
+        assert self._slots == sorted(self._taken) == sorted(self._keys), "slots are out of order"
+        assert all(len(self._keys[slot]) == num for slot, num in self._taken.items()), "a slot is miscounted"
+        assert len(self._slots) <= _HORIZON + (GRACE_S + 1) * _SLOTS_PER_S, "slots are kept for ever"

@@ -104,12 +104,12 @@ def test_retry_after_is_when_the_queue_has_drained_in_whole_seconds_from_1_to_60
 
 
 def test_those_who_are_told_to_come_back_do_not_come_back_together() -> None:
-    """Half of the rate is promised: 12 fit into a quarter of a second."""
+    """Half of the rate is promised: two fit into a twentieth of a second."""
     gate = a_gate(TierConfig("paid", wait_budget_s=0.5))
 
     told = [retry_after_s(gate.admit("paid", work_ahead=2000, capacity_rate=100.0, now=1.0)) for _ in range(50)]
 
-    assert told == [20] * 12 + [21] * 12 + [22] * 12 + [23] * 12 + [24] * 2
+    assert told == [20 + number // 2 for number in range(50)]
 
 
 def test_while_draining_everything_is_refused_as_a_shutdown() -> None:
@@ -150,3 +150,118 @@ def test_a_flooding_tenant_is_refused_while_a_small_one_is_admitted() -> None:
     assert admit("flood") is not None
     assert admit("t7") is None
     assert admit("new") is None
+
+
+# Shedding and promises. Capacity 1,000 a second, a budget of 0.2 s: 200 ahead are within it.
+
+
+def ask(gate: Gate, key: str, num_ahead: int, *, now: float, tier: str = "free", is_early: bool = False) -> Refusal | None:
+    return gate.admit(tier, key=key, work_ahead=num_ahead, capacity_rate=1000.0, now=now, is_early=is_early)
+
+
+def a_gate_that_sheds(*, share: float = 0.5) -> Gate:
+    gate = a_gate(TierConfig("free", wait_budget_s=0.2))
+    throttle = gate._tiers["free"].throttle
+    throttle.observe(0.0, 0.2, now=0.99)  # It moves next at 1.24.
+    throttle.admitted_share = share
+    return gate
+
+
+def test_a_shed_key_may_wait_for_a_quarter_of_the_budget_and_the_others_for_all_of_it() -> None:
+    gate = a_gate_that_sheds()
+    keys = [f"key {number}" for number in range(100)]
+    refused = {key for key in keys if ask(gate, key, 51, now=1.0) is not None}
+    assert 25 < len(refused) < 75
+    assert refused == {key for key in keys if gate._scores.score("free", key, now=1.0) >= 0.5}
+    later = [key for key in keys if ask(gate, key, 51, now=1.1) is not None and key not in refused]
+    assert not later
+    assert all(ask(gate, f"other {number}", 50, now=1.2) is None for number in range(100))
+
+
+def test_the_same_keys_stay_refused_while_it_lasts() -> None:
+    """Twice the capacity for half a minute: after the first seconds few keys have a bad service, and none a lottery."""
+    gate = a_gate(TierConfig("free", wait_budget_s=0.2))
+    num_waiting = 0.0
+    verdicts: dict[str, list[bool]] = {}
+    for number in range(60_000):
+        now = number / 2000.0
+        num_waiting = max(0.0, num_waiting - 0.5)
+        key = f"key {number % 200}"
+        is_in = gate.admit("free", key=key, work_ahead=num_waiting, capacity_rate=1000.0, now=now, sure_rate=0.0) is None
+        num_waiting += is_in
+        if now > 10.0:
+            verdicts.setdefault(key, []).append(is_in)
+    shares = sorted(sum(each) / len(each) for each in verdicts.values())
+    assert sum(share > 0.9 for share in shares) > 80
+    assert sum(share < 0.1 for share in shares) > 80
+    assert 0.45 * 200 < sum(shares) < 0.55 * 200  # And the capacity is used.
+
+
+def test_who_comes_back_when_told_goes_before_fresh_arrivals() -> None:
+    gate = a_gate_that_sheds(share=0.02)
+    assert retry_after_s(ask(gate, "ann", 210, now=1.0)) == 1
+    assert ask(gate, "ben", 210, now=2.0) is not None
+    assert ask(gate, "ann", 210, now=2.0) is None
+    assert ask(gate, "ann", 210, now=2.0) is not None  # Once.
+    (free,) = gate.statistics(now=2.0)
+    assert (free.promises.num_made, free.promises.num_kept, free.promises.num_broken) == (3, 1, 0)
+
+
+def test_a_promise_is_no_use_before_its_time_or_long_after() -> None:
+    gate = a_gate_that_sheds(share=0.02)
+    ask(gate, "ann", 210, now=1.0)
+    assert ask(gate, "ann", 210, now=1.9) is not None
+    assert ask(gate, "ann", 210, now=9.0) is not None
+
+
+def test_a_promise_is_broken_only_when_the_queue_is_longer_than_fresh_arrivals_may_make_it() -> None:
+    gate = a_gate(TierConfig("free", wait_budget_s=0.2))
+    ask(gate, "ann", 300, now=1.0)
+    assert ask(gate, "ann", 252, now=2.0) is not None  # Capacity fell since: 1.25 budgets and one more.
+    ask(gate, "ben", 300, now=3.0)
+    assert ask(gate, "ben", 251, now=4.0) is None
+    (free,) = gate.statistics(now=4.0)
+    assert (free.promises.num_kept, free.promises.num_broken) == (1, 1)
+
+
+def test_an_early_question_changes_nothing_when_the_answer_is_yes() -> None:
+    gate = a_gate_that_sheds(share=0.02)
+    ask(gate, "ann", 210, now=1.0)
+    for _ in range(3):
+        assert ask(gate, "ann", 210, now=2.0, is_early=True) is None
+    assert ask(gate, "ann", 210, now=2.0) is None
+    assert ask(gate, "ann", 210, now=2.0, is_early=True) is not None
+
+
+def test_an_early_refusal_is_a_promise_too() -> None:
+    gate = a_gate(TierConfig("free", wait_budget_s=0.2))
+    assert retry_after_s(ask(gate, "ann", 210, now=1.0, is_early=True)) == 1
+    assert ask(gate, "ann", 210, now=2.0, is_early=True) is None
+    assert ask(gate, "ann", 210, now=2.0) is None
+
+
+def test_of_a_reserve_nothing_is_promised_and_all_may_be_borrowed() -> None:
+    gate = a_gate(TierConfig("paid", reserved_share=0.9), TierConfig("free", wait_budget_s=0.2))
+    assert ask(gate, "ann", 200, now=1.0) is None
+    told = [retry_after_s(ask(gate, f"key {number}", 210, now=1.0)) for number in range(100)]
+    # Half of 100 a second: 2 or 3 in a slot.
+    assert 30 <= max(told) <= 60
+
+
+def test_what_higher_tiers_use_is_not_promised() -> None:
+    gate = a_gate()
+    for number in range(4000):
+        gate.admit("paid", work_ahead=0, capacity_rate=1000.0, now=1.0 + number / 1000.0)
+    told = [retry_after_s(ask(gate, f"key {number}", 210, now=5.0)) for number in range(5)]
+    assert told == [60] * 5
+    assert gate.statistics(now=5.0)[1].promises.num_made == 0
+
+
+def test_limits_of_lower_tiers_tighten_with_their_queue_and_the_first_ones_never() -> None:
+    gate = a_gate()
+    for number in range(4000):
+        for tier in ("paid", "free"):
+            ask(gate, f"key {number % 50}", 65, now=1.0 + number / 400.0, tier=tier)
+    assert gate.limit_factor("free", now=11.0) == pytest.approx(0.78, abs=0.06)
+    assert gate.limit_factor("paid", now=11.0) == 1.0
+    gate.check()
