@@ -97,7 +97,7 @@ class NoRunEndpoint:
 class _Call:
     """`_number` is what the driver knows it by, once submitted; `_task` checks texts, where that takes a task."""
 
-    __slots__ = ("_account", "_endpoint", "_input", "_is_over", "_number", "_on_result", "_passage", "_task")
+    __slots__ = ("_account", "_context", "_endpoint", "_input", "_is_over", "_number", "_on_result", "_passage", "_task")
 
     def __init__(
         self, endpoint: RunEndpoint, passage: Passage, input_: str, on_result: OnResult, idempotency: str | None
@@ -106,6 +106,8 @@ class _Call:
         self._passage = passage
         self._input = input_
         self._on_result = on_result
+        caller = passage.caller
+        self._context = CheckContext(tenant=caller.tenant, tier=caller.tier, model=passage.model)
         self._account = Account(endpoint.front, passage, idempotency=idempotency)
         self._number: int | None = None
         self._task: asyncio.Task[None] | None = None
@@ -117,7 +119,7 @@ class _Call:
         if safety is None:
             self._reserve()
         elif safety.is_inline:
-            self._pass_input(safety.check_input_now(self._context(), [self._input]))
+            self._pass_input(safety.check_input_now(self._context, [self._input]))
         else:
             self._spawn(self._check_input(safety))
 
@@ -134,7 +136,7 @@ class _Call:
     # In.
 
     async def _check_input(self, safety: SafetyStage) -> None:
-        self._pass_input(await safety.check_input(self._context(), [self._input]))
+        self._pass_input(await safety.check_input(self._context, [self._input]))
 
     def _pass_input(self, finding: Finding | None) -> None:
         if finding is None:
@@ -164,12 +166,12 @@ class _Call:
         if safety is None:
             self._answer(end.output)
         elif safety.is_inline:
-            self._pass_output(end.output, safety.check_output_now(self._context(), end.output).finding)
+            self._pass_output(end.output, safety.check_output_now(self._context, end.output).finding)
         else:
             self._spawn(self._check_output(safety, end.output))
 
     async def _check_output(self, safety: SafetyStage, output: str) -> None:
-        checks = safety.open_output(self._context())
+        checks = safety.open_output(self._context)
         finding = (await checks.feed(output)).finding if output else None
         finding = finding or (await checks.flush()).finding
         self._pass_output(output, finding)
@@ -200,10 +202,6 @@ class _Call:
         if not self._is_over:
             self._is_over = True
             self._on_result(result)
-
-    def _context(self) -> CheckContext:
-        caller = self._passage.caller
-        return CheckContext(tenant=caller.tenant, tier=caller.tier, model=self._passage.model)
 
     def _spawn(self, check: Coroutine[None, None, None]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._guarded(check))

@@ -128,7 +128,7 @@ class ExpressionSet:
 
     def first_in(self, text: str) -> Match | None:
         """In a text that is whole."""
-        return self.first_of(text, 0, is_last=True) if self.any.search(text) else None
+        return self.first_of(text, 0, is_last=True) if self.any.search(text.encode()) else None
 
     def first_of(self, text: str, start: int, *, is_last: bool) -> Match | None:
         """From `start` on; what lies before is looked at, but no part of a match. Without the end of the text, what might not

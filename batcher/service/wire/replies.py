@@ -61,15 +61,22 @@ def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
+_RATELIMIT_NAMES = {
+    kind: (b"x-ratelimit-limit-" + kind, b"x-ratelimit-remaining-" + kind, b"x-ratelimit-reset-" + kind)
+    for kind in (b"requests", b"tokens")
+}
+
+
 def ratelimit_headers(standing: Standing, spell_reset: Callable[[float], bytes]) -> list[tuple[bytes, bytes]]:
     """`x-ratelimit-limit-requests`, `-remaining-` and `-reset-`, and the same of tokens, where there is such a limit."""
-    headers = []
+    headers: list[tuple[bytes, bytes]] = []
     for kind, limit, remaining, reset_s in limits_of(standing):
-        headers += [
-            (b"x-ratelimit-limit-" + kind, b"%d" % limit),
-            (b"x-ratelimit-remaining-" + kind, b"%d" % remaining),
-            (b"x-ratelimit-reset-" + kind, spell_reset(reset_s)),
-        ]
+        limit_name, remaining_name, reset_name = _RATELIMIT_NAMES[kind]
+        headers += (
+            (limit_name, b"%d" % limit),
+            (remaining_name, b"%d" % remaining),
+            (reset_name, spell_reset(reset_s)),
+        )
     return headers
 
 
