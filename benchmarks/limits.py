@@ -10,7 +10,8 @@ one monotonic clock, and with the second at which it was charged; then the log i
 - what was let in and not given back is counted by Redis in the end: nothing was forgotten.
 
 30 seconds would have one minute only, from their begin, so by default the load lasts for 75: what was let in first is then free
-again, and minutes slide. Redis is on loopback with `appendonly yes`, `appendfsync everysec`.
+again, and minutes slide. Redis is on loopback with `appendonly yes`, `appendfsync no`
+(benchmarks/redis_server.py says why).
 
     python -m benchmarks.limits [--seconds 75] [--gateways 4] [--mode shared] [--seed 1]
 """
@@ -30,11 +31,9 @@ import uvloop
 from batcher.config import LimitMode
 from benchmarks.limits_check import Worst, by_subject, fullest_by_instant, fullest_by_second, num_undercounted
 from benchmarks.limits_cost import measure
-from benchmarks.limits_gateway import Log, Orders, make_subjects, run_gateway
+from benchmarks.limits_gateway import READY_S, Log, Orders, make_subjects, run_gateway
 from benchmarks.redis_server import RedisServer
 
-_START_S = 2.0
-"""For the processes to import and to connect."""
 _DOWN_S = 0.5
 _LIMIT_S = 30.0
 """A gateway that ends so much later than its load hangs."""
@@ -70,8 +69,7 @@ def main(
 
 def _compare(server: RedisServer, folder: Path, mode: LimitMode, *, gateways: int, seconds: float, seed: int) -> bool:
     """Whether all limits were kept; prints a row, and a line for each fault."""
-    began_at = time.monotonic() + _START_S
-    orders = Orders(server.url, mode, began_at, seconds, seed, str(folder / "log"))
+    orders = Orders(server.url, mode, seconds, seed, str(folder / "log"))
     killed_at, logs = _load(server, orders, gateways)
     subjects = make_subjects(seed)
     admissions = by_subject((each for log in logs for each in log.admissions), subjects)
@@ -105,17 +103,20 @@ def _compare(server: RedisServer, folder: Path, mode: LimitMode, *, gateways: in
 def _load(server: RedisServer, orders: Orders, num_gateways: int) -> tuple[float, Sequence[Log]]:
     """When Redis was killed, and the gateways' logs."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=run_gateway, args=(orders, i), daemon=True) for i in range(num_gateways)]
+    are_ready = context.Barrier(num_gateways + 1)
+    processes = [context.Process(target=run_gateway, args=(orders, i, are_ready), daemon=True) for i in range(num_gateways)]
     try:
         for process in processes:
             process.start()
-        time.sleep(max(0.0, orders.begins_at + orders.seconds / 2 - time.monotonic()))
+        are_ready.wait(READY_S)
+        began_at = time.monotonic()
+        time.sleep(orders.seconds / 2)
         killed_at = time.monotonic()
         server.kill()
         time.sleep(min(_DOWN_S, orders.seconds / 8))
         server.start()
         for process in processes:
-            process.join(max(0.0, orders.begins_at + orders.seconds - time.monotonic()) + _LIMIT_S)
+            process.join(max(0.0, began_at + orders.seconds - time.monotonic()) + _LIMIT_S)
     finally:
         for process in processes:
             process.kill()

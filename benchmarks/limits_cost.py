@@ -13,7 +13,7 @@ NUM_REQUESTS = 10_000
 AT_A_TIME = (1, 8, 64)
 
 
-async def measure(url: str, *, num_requests: int = NUM_REQUESTS) -> list[str]:
+async def measure(url: str) -> list[str]:
     """A line for each of AT_A_TIME. Every request is a key's and a tier's, is admitted and is settled."""
     store = RedisLimits(LimitsConfig(redis_url=url))
     await store.start()
@@ -21,8 +21,8 @@ async def measure(url: str, *, num_requests: int = NUM_REQUESTS) -> list[str]:
     for at_a_time in AT_A_TIME:
         waits: list[float] = []
         begun = time.process_time()
-        await _Rounds(store, waits, num_requests).run(at_a_time)
-        cost_us = (time.process_time() - begun) / num_requests * 1e6
+        await _Rounds(store, waits).run(at_a_time)
+        cost_us = (time.process_time() - begun) / NUM_REQUESTS * 1e6
         lines.append(f"{at_a_time:>4} at a time: {cost_us:5.1f} us of CPU, {median(waits) * 1e6:6.0f} us until the verdict")
     await store.close()
     return lines
@@ -31,10 +31,10 @@ async def measure(url: str, *, num_requests: int = NUM_REQUESTS) -> list[str]:
 class _Rounds:
     """So many at a time, each followed by another."""
 
-    def __init__(self, store: RedisLimits, waits: list[float], num_requests: int) -> None:
+    def __init__(self, store: RedisLimits, waits: list[float]) -> None:
         self._store = store
         self._waits = waits
-        self._num_left = num_requests
+        self._num_left = NUM_REQUESTS
         self._subjects = (Subject("key:cost", RateLimit(10**9, 10**12)), Subject("tier:cost", RateLimit(10**9, 10**12)))
         self._is_over = asyncio.Event()
 

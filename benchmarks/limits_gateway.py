@@ -7,6 +7,7 @@ import asyncio
 import logging
 import random
 import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,8 @@ from batcher.service.limits import Verdict
 from batcher.service.stores.redis_limits import RedisLimits
 
 NUM_KEYS = 100
+NUM_HOT_KEYS = 5
+"""The first, which are asked for most: their slices are 100 requests each."""
 NUM_CALLERS = 40
 MEAN_PAUSE_S = 0.03
 MAX_TOKENS = 400
@@ -26,23 +29,24 @@ GIVEN_BACK = 0.2
 """Share of the admitted that are not served."""
 LAST_CORRECTIONS_S = 0.2
 """For these to leave before the store is closed."""
-TIER = Subject("tier:free", RateLimit(9_000, 1_500_000))
+READY_S = 60.0
+"""For all processes to import and to connect."""
+TIER = Subject("tier:free", RateLimit(15_000, 2_500_000))
 """Of every second key."""
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a gateway process is told to do. Instants are of the machine's monotonic clock, which its processes share."""
+    """What a gateway process is told to do."""
 
     url: str
     mode: LimitMode
-    begins_at: float
     seconds: float
     seed: int
     log: str
 
 
 class Admission(msgspec.Struct, array_like=True):
-    """One that was let in."""
+    """One that was let in. Instants are of the machine's monotonic clock, which its processes share."""
 
     key: int
     called_at: float
@@ -71,7 +75,9 @@ def make_subjects(seed: int) -> list[tuple[Subject, ...]]:
     subjects: list[tuple[Subject, ...]] = []
     for key in range(NUM_KEYS):
         limit = RateLimit(rng.choice([20, 60, 240, 600, None]), rng.choice([4_000, 20_000, 80_000, None]))
-        if limit.is_unlimited:
+        if key < NUM_HOT_KEYS:
+            limit = RateLimit(6_000, None)
+        elif limit.is_unlimited:
             limit = RateLimit(120, None)
         own = Subject(f"key:{key}", limit)
         subjects.append((own, TIER) if key % 2 else (own,))
@@ -83,7 +89,7 @@ class Load:
         self._store = store
         self._subjects = make_subjects(orders.seed)
         self._rng = random.Random(orders.seed * 1_000 + index)
-        self._ends_at = orders.begins_at + orders.seconds
+        self._ends_at = time.monotonic() + orders.seconds
         self._loop = asyncio.get_running_loop()
         self.log = Log([], 0, 0, 0, 0, 0, 0.0)
         self.num_busy = NUM_CALLERS
@@ -129,10 +135,10 @@ class Load:
         self._loop.call_later(self._rng.expovariate(1 / MEAN_PAUSE_S), self.call)
 
 
-async def _run(orders: Orders, index: int) -> Log:
+async def _run(orders: Orders, index: int, are_ready: Barrier) -> Log:
     store = RedisLimits(LimitsConfig(redis_url=orders.url, mode=orders.mode))
     await store.start()
-    await asyncio.sleep(orders.begins_at - time.monotonic())
+    are_ready.wait(READY_S)  # Nothing else is under way yet that the loop could keep waiting.
     load = Load(store, orders, index)
     for _ in range(NUM_CALLERS):
         load.call()
@@ -146,8 +152,8 @@ async def _run(orders: Orders, index: int) -> Log:
     return load.log
 
 
-def run_gateway(orders: Orders, index: int) -> None:
+def run_gateway(orders: Orders, index: int, are_ready: Barrier) -> None:
     """The process: what happened is in the file `orders.log` with its index at the end."""
     logging.getLogger("batcher").setLevel(logging.CRITICAL)  # That Redis goes away is what is tried here.
-    log = uvloop.run(_run(orders, index))
+    log = uvloop.run(_run(orders, index, are_ready))
     Path(f"{orders.log}{index}").write_bytes(msgspec.msgpack.encode(log))

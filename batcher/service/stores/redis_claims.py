@@ -1,8 +1,8 @@
 """Idempotent requests of several gateways: a claim is one atomic step in Redis, and an answer is kept for all of them.
 
 While Redis is away no idempotent request is begun, whatever the policy for limits says: its caller asks again on the strength
-of our word that it runs once. Redis must keep what it was told when it is killed (`appendonly yes`), and its clock must be
-slewed and not set: a claim or an answer that expires early may run a request again.
+of our word that it runs once. Redis must keep what it was told when it is killed (`redis_link` says how), and its clock must be
+slewed and not set: a claim or an answer that is forgotten may run a request again.
 """
 
 from batcher.config import IdempotencyConfig

@@ -7,8 +7,10 @@ more: calls fail in microseconds until Redis has answered a ping, which is tried
 Of the client only its connections are used, with its parser and all that an address may ask for. Its commands and its pool were
 refused: they cost twice as much again, for each call.
 
-Redis 6 or later, alone or with replicas; not Redis Cluster, as the scripts make their own keys. Its memory policy must be
-`noeviction`: a counter that is evicted is a limit that is not kept.
+Redis 6 or later, and not Redis Cluster, as the scripts make their own keys. Its memory policy must be `noeviction`: a counter
+that is evicted is a limit that is not kept. For a crash of it to forget nothing it needs `appendonly yes` with `appendfsync
+always` (or `no`, where its machine does not fall): with `everysec` it confirms writes that it has not handed to the operating
+system yet, while a sync is under way, and a crash may forget two seconds of them, as may a failover to a replica.
 """
 
 import asyncio

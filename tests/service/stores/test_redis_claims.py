@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 
 import pytest
 import redis
@@ -22,12 +22,21 @@ def beside(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
+@asynccontextmanager
+async def opened(server: RedisServer, *, max_answers: int = 1000, timeout_s: float = 2.0) -> AsyncIterator[RedisClaims]:
+    config = IdempotencyConfig(redis_url=server.url, redis_timeout_s=timeout_s, keep_s=5000.0, max_answers=max_answers)
+    store = RedisClaims(config)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 @pytest.fixture
 async def store(redis_server: RedisServer) -> AsyncIterator[RedisClaims]:
-    store = RedisClaims(IdempotencyConfig(redis_url=redis_server.url, redis_timeout_s=2.0, keep_s=5000.0))
-    await store.start()
-    yield store
-    await store.close()
+    async with opened(redis_server) as store:
+        yield store
 
 
 async def test_a_claim_ends_by_itself_unless_it_is_renewed(store: RedisClaims, beside: redis.Redis) -> None:
@@ -59,14 +68,12 @@ async def test_of_expired_answers_nothing_is_left(store: RedisClaims, beside: re
 
 async def test_a_claim_is_not_dropped_for_an_older_answer_of_its_scope(redis_server: RedisServer, beside: redis.Redis) -> None:
     """The answer expired and its place in the order is the oldest; meanwhile the scope was claimed anew."""
-    store = RedisClaims(IdempotencyConfig(redis_url=redis_server.url, max_answers=1))
-    await store.start()
-    await store.claim("s", "body", "a")
-    beside.zadd("batcher:claims:kept", {"s": int(beside.time()[0]) - 1})
-    await store.claim("t", "body", "a")
-    await store.keep("t", "a", b"answer")
-    assert await store.claim("s", "body", "b") == InFlight()
-    await store.close()
+    async with opened(redis_server, max_answers=1) as store:
+        await store.claim("s", "body", "a")
+        beside.zadd("batcher:claims:kept", {"s": int(beside.time()[0]) - 1})
+        await store.claim("t", "body", "a")
+        await store.keep("t", "a", b"answer")
+        assert await store.claim("s", "body", "b") == InFlight()
 
 
 async def test_a_reply_too_large_is_not_kept(store: RedisClaims) -> None:
@@ -103,11 +110,9 @@ async def test_claims_and_answers_survive_a_crash_and_nothing_is_claimed_meanwhi
 
 
 async def test_a_keep_that_cannot_be_kept_says_so(redis_server: RedisServer) -> None:
-    store = RedisClaims(IdempotencyConfig(redis_url=redis_server.url, redis_timeout_s=0.05))
-    await store.start()
-    await store.claim("s", "body", "a")
-    redis_server.kill()
-    with pytest.raises(Overloaded):
-        await store.keep("s", "a", b"answer")
-    await store.close()
+    async with opened(redis_server, timeout_s=0.05) as store:
+        await store.claim("s", "body", "a")
+        redis_server.kill()
+        with pytest.raises(Overloaded):
+            await store.keep("s", "a", b"answer")
     redis_server.start()
