@@ -125,7 +125,7 @@ class RedisLimits:
         await self._link.close()
 
     def reserve(self, subjects: tuple[Subject, ...], tokens: int, on_verdict: OnVerdict) -> None:
-        """Tokens that fit no limit (`never_fits`) are refused until all of the limit is free, for ever."""
+        """Tokens above a limit (`never_fits`) are refused as if they fitted once all of it is free: ask before."""
         limited = tuple([subject for subject in subjects if not subject.limit.is_unlimited])
         if not limited:
             on_verdict(Reservation((), tokens, 0))
@@ -216,17 +216,21 @@ class RedisLimits:
         asked_at = self._clock()
         try:
             reply = await self._link.run(_SCRIPT, encode_call(self._seed, corrections, asks))
+            assert isinstance(reply, bytes)
+            answer = decode_answer(reply)
+            verdicts = [self._read(ask, each, answer, asked_at) for ask, each in zip(asks, answer.verdicts, strict=True)]
         except BaseException as error:
             self._corrections.num_dropped += len(corrections)
             for ask in asks:
                 _tell(ask, self._decide_alone(ask))
-            if not isinstance(error, RedisAway):
+            if not isinstance(error, Exception):
                 raise
+            if not isinstance(error, RedisAway):
+                # A bug; whoever asks next must not wait for ever for a task that ended by it.
+                log.error("limits_failed", exc_info=error)
         else:
-            assert isinstance(reply, bytes)
-            answer = decode_answer(reply)
-            for ask, verdict in zip(asks, answer.verdicts, strict=True):
-                _tell(ask, self._read(ask, verdict, answer, asked_at))
+            for ask, verdict in zip(asks, verdicts, strict=True):
+                _tell(ask, verdict)
 
     def _read(self, ask: Ask, verdict: list[Any], answer: Answer, asked_at: float) -> Verdict:
         if not is_admitted(verdict):

@@ -63,19 +63,24 @@ class RedisLink:
     """
 
     def __init__(self, url: str, *, timeout_s: float, max_connections: int) -> None:
+        """Raises ConfigError for an address that is none."""
         self.is_away = True
         self.back = asyncio.Event()
         self._lost = asyncio.Event()
         self.num_losses = 0
         self._timeout_s = timeout_s
-        # The one time limit is ours, over connecting, sending and receiving together.
-        pool = ConnectionPool.from_url(
-            url,
-            socket_timeout=None,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
+        try:
+            # The one time limit is ours, over connecting, sending and receiving together.
+            pool = ConnectionPool.from_url(
+                url,
+                socket_timeout=None,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+            )
+        except ValueError as error:
+            # Not the value: there may be a password in it.
+            raise ConfigError(f"redis: an address that the client does not take ({type(error).__name__})") from None
         self._connect = partial(pool.connection_class, **pool.connection_kwargs)
         self._room = asyncio.Semaphore(max_connections)
         self._idle: list[AbstractConnection] = []

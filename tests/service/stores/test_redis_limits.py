@@ -4,11 +4,13 @@ import asyncio
 import logging
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from batcher.config import OnFailure, RateLimit
 from batcher.core.admission.reservation import LimitRefusal, Reservation, StoreAway, Subject
 from batcher.service.limits import Verdict
+from batcher.service.stores import redis_limits
 from batcher.service.stores.redis_limits import MAX_BATCH, MAX_WAITING
 from batcher.service.stores.redis_refusals import KNOWN_S
 from benchmarks.redis_server import RedisServer
@@ -186,6 +188,17 @@ async def test_a_caller_that_raises_harms_nobody_else(gateways: Gateways, caplog
     with caplog.at_level(logging.CRITICAL):
         store.reserve((ANN,), 0, break_down)
         await admitted(store, ANN)
+
+
+async def test_a_reply_that_makes_no_sense_leaves_nobody_waiting(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await gateways.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(redis_limits, "decode_answer", msgspec.msgpack.Decoder(int).decode)
+        assert isinstance(await ask(store, ANN), StoreAway)
+    assert [record.getMessage() for record in caplog.records] == ["limits_failed"]
+    await admitted(store, ANN)
 
 
 async def test_a_refusal_is_remembered_for_a_second(gateways: Gateways) -> None:

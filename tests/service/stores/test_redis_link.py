@@ -1,0 +1,54 @@
+"""The line to Redis where it cannot be one, and how it fails."""
+
+import importlib
+import logging
+import sys
+
+import pytest
+
+from batcher.errors import ConfigError
+from batcher.service.stores.redis_link import RedisAway, RedisLink, Script
+from benchmarks.redis_server import RedisServer
+from tests.service.stores.gateways import start_again, until
+
+SCRIPT = Script("redis_claims.lua")
+
+
+def test_without_the_package_the_setting_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.delitem(sys.modules, "batcher.service.stores.redis_link")
+    with pytest.raises(ConfigError, match=r"redis: .*pip install 'batcher\[redis\]'"):
+        importlib.import_module("batcher.service.stores.redis_link")
+
+
+def test_an_address_that_is_none_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as refused:
+        RedisLink("redis://:hunter2@localhost:99999999/0", timeout_s=1.0, max_connections=1)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.anyio
+async def test_it_says_once_that_it_is_away_and_once_that_it_is_back(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_server.kill()
+    link = RedisLink(redis_server.url.replace("//", "//:hunter2@"), timeout_s=0.5, max_connections=2)
+    with caplog.at_level(logging.INFO, logger="batcher"):
+        await link.start()
+        for _ in range(3):
+            with pytest.raises(RedisAway):
+                await link.run(SCRIPT, "release", "s", "a")
+        await start_again(redis_server)
+        await link.close()
+        link = RedisLink(redis_server.url, timeout_s=0.5, max_connections=2)
+        await link.start()
+        assert await link.run(SCRIPT, "release", "s", "a") == [b"not_held"]
+        redis_server.restart()
+        with pytest.raises(RedisAway):
+            await link.run(SCRIPT, "release", "s", "a")
+        await until(lambda: not link.is_away)
+        assert await link.run(SCRIPT, "release", "s", "a") == [b"not_held"]
+        await link.close()
+    events = [record.getMessage() for record in caplog.records]
+    assert events == ["redis_away", "redis_connected", "redis_away", "redis_connected"]
+    assert "hunter2" not in caplog.text
