@@ -12,11 +12,11 @@ from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.errors import ConfigError
 from batcher.service.assembly import Entrance
 from batcher.service.batch_answers import GenerateAnswerer, TextAnswerer
+from batcher.service.batch_metrics import batch_metrics
 from batcher.service.conversation import Answerer
 from batcher.service.driver import Driver
 from batcher.service.exposition import create_registry
 from batcher.service.meters import Meters
-from batcher.service.metrics import batch_metrics
 from batcher.service.prompts import Prompter
 from batcher.service.run import RunEndpoint
 from batcher.service.whole import WholeAnswers

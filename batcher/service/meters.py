@@ -1,7 +1,7 @@
 """Numbers counted on the path of every request, cheaply: plain integers and lists, turned into metrics when somebody asks.
 
 prometheus-client's own objects were refused here for their cost (a lock and a label lookup each time, 3 microseconds for a
-histogram); they do the exposition, in `metrics.py`.
+histogram); they do the exposition, in `exposition.py`.
 """
 
 from bisect import bisect_left

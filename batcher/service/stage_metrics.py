@@ -15,7 +15,7 @@ from batcher.service.keys_file import KeySource
 from batcher.service.limits import LimitStore
 from batcher.service.limits_metrics import limit_store_metrics, limiter_metrics
 from batcher.service.request_log import RequestLog
-from batcher.service.safety.metrics import safety_metrics
+from batcher.service.safety_metrics import safety_metrics
 
 
 def stage_metrics(

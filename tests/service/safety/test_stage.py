@@ -11,9 +11,9 @@ from batcher.errors import ConfigError, SafetyRefused, ServerFault
 from batcher.service.safety.calls import Failure
 from batcher.service.safety.contract import Checked, Finding, Verdict
 from batcher.service.safety.loading import load_checker
-from batcher.service.safety.metrics import safety_metrics
 from batcher.service.safety.stage import FAILED, MAX_INLINE_CHARS, SafetyStage, Side, error_of
 from batcher.service.safety.threads import MAX_WAITING, NUM_THREADS
+from batcher.service.safety_metrics import safety_metrics
 from tests.service.safety.checkers import CONTEXT, FOUND, AsyncHanging, Hanging, stage_of, written
 
 pytestmark = pytest.mark.anyio
