@@ -140,5 +140,6 @@ def _hint(text: str) -> str | None:
         return f"{text}: citations are not supported here"
     return find_unsupported(text, _Unsupported.__struct_fields__)
 
+
 DOCUMENTED: dict[str, type] = {"AnthropicRequest": _Body, "AnthropicCountRequest": _Prompt}
 """For the OpenAPI document, by the names that they have there."""

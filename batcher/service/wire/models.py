@@ -74,6 +74,7 @@ def _anthropic(model: ModelEntry) -> _AnthropicModel:
 def _openai(model: ModelEntry) -> _OpenAIModel:
     return _OpenAIModel(model.id, model.created_at)
 
+
 DOCUMENTED: dict[str, type] = {
     "AnthropicModel": _AnthropicModel,
     "AnthropicModels": _AnthropicModels,

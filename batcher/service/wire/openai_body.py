@@ -162,5 +162,6 @@ def _hint(text: str) -> str | None:
         return f"{text}: tools are not supported here"
     return find_unsupported(text, _Unsupported.__struct_fields__)
 
+
 DOCUMENTED: dict[str, type] = {"ChatCompletionRequest": _Body}
 """For the OpenAPI document, by the names that they have there."""
