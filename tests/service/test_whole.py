@@ -123,23 +123,27 @@ async def test_a_body_may_come_in_any_pieces(size: int) -> None:
 
 async def test_what_is_asked_in_advance_is_answered_in_order(gate: Gate) -> None:
     async with serving(quick(backend=ASYNC_FAULTY)) as server, connected(server.port) as client:
-        for text in (gate.hold, "b", "c"):
-            client.write(request(path=WAYS[0], body=body(text, model=ASYNC_FAULTY)))
-        client.write(request(body=b'{"input": "d"}'))
+        client.write(request(path=WAYS[0], body=body(gate.hold, model=ASYNC_FAULTY)))
+        client.write(request(path=WAYS[0], body=body("b", model=ASYNC_FAULTY)))
+        client.write(request(path=WAYS[0], body=body("c", model=ASYNC_FAULTY, stream=True)))
         await until(lambda: server.statistics.num_running == 1)
         gate.open()
-        answers = [(await client.read()).json for _ in range(4)]
-    assert [answer.get("content") or answer["output"] for answer in answers] == [f"<{gate.hold}>", "<b>", "<c>", "<d>"]
+        assert [(await client.read()).json["content"] for _ in range(2)] == [f"<{gate.hold}>", "<b>"]
+        assert await streamed(client, request(body=b'{"input": "d"}')) == "<c>"
+        assert (await client.read()).json["output"] == "<d>"
 
 
 async def test_a_client_that_asks_first_is_told_to_go_on_once() -> None:
-    content = body("hello")
-    head = {**KEY, "expect": "100-continue", "content-length": str(len(content))}
     async with serving(quick()) as server, connected(server.port) as client:
-        client.write(request(path=WAYS[0], headers=head))
-        async with connected(server.port):
+        for is_streamed in (False, True):
+            content = body("hello", stream=is_streamed)
+            head = {**KEY, "expect": "100-continue", "content-length": str(len(content))}
+            client.write(request(path=WAYS[0], headers=head))
             assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
-        assert (await client.ask(content)).json["content"] == "hello"
+            if is_streamed:
+                assert await streamed(client, content) == "hello"
+            else:
+                assert (await client.ask(content)).json["content"] == "hello"
 
 
 # The books
