@@ -98,19 +98,27 @@ local function correct(name, of_epoch, at, requests, tokens)
     end
 end
 
--- The second at whose begin so much more of this column than there is will have gone.
-local function room_at(it, column, over)
-    if not it.buckets then
-        local all = redis.call('HGETALL', it.key)
-        it.buckets = {}
-        for i = 1, #all, 2 do
-            it.buckets[all[i]] = all[i + 1]
-        end
+-- What each second from `oldest` to the last one holds, read once for all refusals of a call.
+local function history(it)
+    local fields, r, t = {}, {}, {}
+    local all = redis.call('HGETALL', it.key)
+    for i = 1, #all, 2 do
+        fields[all[i]] = all[i + 1]
     end
     for at = it.oldest, second - 1 do
-        over = over - tonumber(it.buckets[column .. at] or 0)
+        r[#r + 1] = tonumber(fields['r' .. at] or 0)
+        t[#t + 1] = tonumber(fields['t' .. at] or 0)
+    end
+    return {r = r, t = t}
+end
+
+-- The second at whose begin so much more of this column than there is will have gone.
+local function room_at(it, column, over)
+    it.history = it.history or history(it)
+    for i, held in ipairs(it.history[column]) do
+        over = over - held
         if over <= 0 then
-            return at + WINDOW + 1
+            return it.oldest + i + WINDOW
         end
     end
     return second + WINDOW + 1

@@ -1,6 +1,7 @@
 """Lease mode on a real Redis: hot keys admit without asking, within the stated bound, and keep nothing."""
 
 import asyncio
+from contextlib import closing
 
 import pytest
 
@@ -9,6 +10,7 @@ from batcher.core.admission.reservation import Reservation, Subject
 from batcher.service.stores import redis_limits
 from batcher.service.stores.redis_leases import LEASE_S, SLICES, max_overshoot
 from batcher.service.stores.redis_limits import RedisLimits
+from benchmarks.redis_server import RedisServer
 from tests.service.stores.gateways import ANN, Gateways, admitted, ask, remaining, until
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +31,25 @@ async def test_a_hot_key_is_admitted_from_a_lease_within_the_bound(gateways: Gat
     assert 1200 - 2 * 1200 // SLICES <= num_admitted <= 1200 + max_overshoot(1200, 2)
     num_leased = sum(store.statistics().num_leased for store in stores)
     assert num_leased > num_admitted / 2, "without asking"
+
+
+async def test_a_slice_may_be_spent_on_top_of_a_full_minute_and_no_more_than_it(
+    gateways: Gateways, redis_server: RedisServer
+) -> None:
+    """Where the bound comes from: a slice is charged to one minute and spent in the next, which others have filled."""
+    now = 100.0
+    leasing, shared = await gateways.open(mode=LimitMode.LEASE, clock=lambda: now), await gateways.open()
+    hot = Subject("key:hot", RateLimit(600, None))
+    while not leasing.statistics().num_leases:
+        await admitted(leasing, hot)
+    with closing(redis_server.client()) as beside:
+        beside.hincrby("batcher:limits:clock", "lag", 62)
+    verdicts = await asyncio.gather(*[ask(shared, hot) for _ in range(605)])
+    assert sum(isinstance(verdict, Reservation) for verdict in verdicts) == 600
+    late = [await ask(leasing, hot) for _ in range(15)]
+    assert [isinstance(verdict, Reservation) for verdict in late] == [True] * max_overshoot(600, 1) + [False] * 5
+    # The slice itself is over after a second.
+    assert max_overshoot(600, 1) == 600 // SLICES
 
 
 async def test_an_unspent_lease_goes_back(gateways: Gateways, monkeypatch: pytest.MonkeyPatch) -> None:
