@@ -69,7 +69,6 @@ class SafetyStage:
         # Two: rules must not wait for the threads of a checker that hangs.
         self._rules_runner = Runner(config.timeout_s)
         self._plugged_runner = Runner(config.timeout_s)
-        self.is_on = config.is_on
         self.is_inline = self._checker is None
         """Whether the `..._now` methods do all there is to do."""
         self._findings = {
@@ -168,14 +167,6 @@ class AnswerGuard:
     async def flush(self) -> Checked:
         """The rest."""
         return await self._pass_on(self._scan_text("", is_last=True), is_last=True)
-
-    def feed_now(self, text: str) -> Checked:
-        assert self._plugged is None
-        return self._scan_text(text, is_last=False)
-
-    def flush_now(self) -> Checked:
-        assert self._plugged is None
-        return self._scan_text("", is_last=True)
 
     def _scan_text(self, text: str, *, is_last: bool) -> Checked:
         if self._scan is None:

@@ -60,9 +60,6 @@ async def test_rules_are_asked_without_a_coroutine_where_they_are_alone(rules: P
     assert finding == Finding(Verdict.REFUSE, "birds", "no birds here")
     assert stage.check_input_now(CONTEXT, ["a hero"]) is None
     assert stage.check_output_now(CONTEXT, "a heron, here") == Checked("a ", Finding(Verdict.STOP, "birds", "no birds here"))
-    guard = stage.open_output(CONTEXT)
-    assert guard.feed_now("a he") == Checked("a ")
-    assert guard.flush_now() == Checked("he")
     assert stage.statistics().findings == {
         (Side.INPUT, Verdict.REFUSE, "birds"): 1,
         (Side.OUTPUT, Verdict.STOP, "birds"): 1,
