@@ -4,17 +4,21 @@ A component receives its own slice and never the whole. Whoever builds a struct 
 `ConfigError` that names the setting, its value and what would do, at start and never on the first request.
 """
 
-from batcher.config.choices import Device, Dtype, Isolation, KvMode, Mode, PolicyName, ReplicaPolicy, Switch
-from batcher.config.dispatch import MAX_WORKERS, DispatchConfig
-from batcher.config.front import (
-    IdempotencyConfig,
+from batcher.config.choices import (
+    Device,
+    Dtype,
+    Isolation,
+    KvMode,
     LimitMode,
-    LimitsConfig,
+    Mode,
     OnFailure,
-    SafetyConfig,
+    PolicyName,
+    ReplicaPolicy,
+    Switch,
     TokenEstimate,
-    UsageConfig,
 )
+from batcher.config.dispatch import MAX_WORKERS, DispatchConfig
+from batcher.config.front import IdempotencyConfig, LimitsConfig, SafetyConfig, UsageConfig
 from batcher.config.http import HttpConfig
 from batcher.config.replica import MAX_BLOCKS, MIN_BLOCKS, ReplicaConfig
 from batcher.config.tiers import DEFAULT_TIERS, NO_LIMIT, KeyConfig, RateLimit, TierConfig, check_keys, check_tiers

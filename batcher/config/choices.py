@@ -54,3 +54,33 @@ class Device(StrEnum):
 class Switch(StrEnum):
     ON = "on"
     OFF = "off"
+
+
+class TokenEstimate(StrEnum):
+    """What a request is charged for its answer when it is admitted; the end settles the difference."""
+
+    MAX_TOKENS = "max_tokens"
+    """All that it allows for: the limit is never exceeded."""
+    EXPECTED = "expected"
+    """What answers to this key by this model have had of late, at most max_tokens: more fits, and a minute with longer answers
+    than expected may exceed the limit by the difference."""
+    EXACT = "exact"
+    """Nothing before the end, and then exactly what was made: a minute may exceed the limit by the answers under way."""
+
+
+class LimitMode(StrEnum):
+    """How several gateways share one limit."""
+
+    SHARED = "shared"
+    """Each admission is one atomic step in the store."""
+    LEASE = "lease"
+    """A gateway takes a slice of a key's limit at a time and admits from it without asking."""
+
+
+class OnFailure(StrEnum):
+    """What becomes of requests while something beside the model is broken."""
+
+    OPEN = "open"
+    """They go on without it."""
+    CLOSED = "closed"
+    """They are refused."""

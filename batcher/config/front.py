@@ -1,42 +1,22 @@
-"""The stages that every request passes before and after its answer is computed."""
+"""The front door: limits, safety checks, idempotent requests and usage, the stages that every request passes in either mode,
+before and after its answer is computed. Each gets its own struct and sees no other's."""
 
-from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
 from batcher.config.checks import require, require_between
+from batcher.config.choices import LimitMode, OnFailure, TokenEstimate
 
 
-class TokenEstimate(StrEnum):
-    """What a request is charged for its answer when it is admitted; the end settles the difference."""
-
-    MAX_TOKENS = "max_tokens"
-    """All that it allows for: the limit is never exceeded."""
-    EXPECTED = "expected"
-    """What answers to this key by this model have had of late, at most max_tokens: more fits, and a minute with longer answers
-    than expected may exceed the limit by the difference."""
-    EXACT = "exact"
-    """Nothing before the end, and then exactly what was made: a minute may exceed the limit by the answers under way."""
-
-
-class LimitMode(StrEnum):
-    """How several gateways share one limit."""
-
-    SHARED = "shared"
-    """Each admission is one atomic step in the store."""
-    LEASE = "lease"
-    """A gateway takes a slice of a key's limit at a time and admits from it without asking."""
-
-
-class OnFailure(StrEnum):
-    """What becomes of requests while something beside the model is broken."""
-
-    OPEN = "open"
-    """They go on without it."""
-    CLOSED = "closed"
-    """They are refused."""
+def _require_redis(url: str | None, timeout_s: float) -> None:
+    if url is not None:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
+        # Not the value: there may be a password in it.
+        require(is_url, "redis", f"{parts.scheme}:...", "redis://HOST:PORT/DB or rediss://...")
+    require_between("redis_timeout", timeout_s, 0.001, 60.0, "seconds")
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,18 +34,13 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Keys whose counters are held in this process; beyond it those longest idle are dropped: some 200 MB at most."""
 
     def __post_init__(self) -> None:
-        if self.redis_url is not None:
-            parts = urlsplit(self.redis_url)
-            is_url = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
-            # Not the value: there may be a password in it.
-            require(is_url, "redis", f"{parts.scheme}:...", "redis://HOST:PORT/DB or rediss://...")
+        _require_redis(self.redis_url, self.redis_timeout_s)
         require(
             self.mode is LimitMode.SHARED or self.redis_url is not None,
             "limit_mode",
             self.mode,
             "shared where there is no redis",
         )
-        require_between("redis_timeout", self.redis_timeout_s, 0.001, 60.0, "seconds")
         require_between("max_limited_keys", self.max_keys, 1, 10_000_000)
 
 
@@ -73,8 +48,9 @@ class SafetyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Checks of what comes in and of what goes out (SPEC S3.6). Without rules and checker nothing is checked."""
 
     rules: Path | None = None
+    """A file, as `batcher.service.safety.rules` describes it."""
     checker: str | None = None
-    """MODULE:ATTR."""
+    """MODULE:ATTR of what `batcher.service.safety.contract` describes."""
     timeout_s: float = 1.0
     """What one check may take."""
     on_failure: OnFailure = OnFailure.CLOSED
@@ -95,14 +71,19 @@ class IdempotencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     redis_url: str | None = None
     """Where gateways share them; None keeps them in this process."""
     redis_timeout_s: float = 0.5
+    """What one answer of Redis may take before it counts as away."""
     keep_s: float = 86_400.0
+    """How long an answer is given again."""
     max_answers: int = 100_000
+    """Kept, by this process or by Redis for all gateways; the oldest go first."""
     max_bytes: int = 256 * 2**20
-    """Of answers kept in this process; the oldest go first."""
+    """Of answers kept in this process; likewise. Without effect in Redis, where `max_answers` of at most a MiB each are the bound:
+    its memory must have room for that many answers of the usual size."""
     wait_s: float = 10.0
     """How long the same request waits for an answer that is being made; then it is told to come back."""
 
     def __post_init__(self) -> None:
+        _require_redis(self.redis_url, self.redis_timeout_s)
         require_between("idempotency_keep", self.keep_s, 1.0, 30 * 86_400.0, "seconds")
         require_between("idempotency_answers", self.max_answers, 1, 10_000_000)
         require_between("idempotency_bytes", self.max_bytes, 1_000_000, 2**40, "bytes")
