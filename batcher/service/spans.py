@@ -124,6 +124,7 @@ class SpanTracer(Tracer):
         return attributes
 
     def close(self) -> None:
+        """Sends what is left, in CLOSE_S at most."""
         closing = threading.Thread(target=self.provider.shutdown, name="tracer-close", daemon=True)
         closing.start()
         closing.join(CLOSE_S)

@@ -64,7 +64,7 @@ class Tracer:
         """The request has ended."""
 
     def close(self) -> None:
-        """Sends what is left, in CLOSE_S at most."""
+        """Nothing is left to send."""
 
 
 def parse(traceparent: bytes, tracestate: bytes = b"") -> TraceContext | None:
