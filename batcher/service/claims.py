@@ -1,4 +1,7 @@
-"""What a store of idempotent requests promises: who answers which request, and the answers kept."""
+"""What a store of idempotent requests promises, wherever it keeps them: who answers which request, and the answers kept.
+
+What stores tell of themselves stands here too, so that whoever shows it needs no store's own client.
+"""
 
 from typing import Protocol
 
@@ -27,6 +30,19 @@ class Kept(msgspec.Struct, frozen=True):
     """As it was given to `keep`."""
 
 
+class MemoryClaimsStatistics(msgspec.Struct, frozen=True):
+    num_claims: int
+    num_answers: int
+    num_bytes: int
+    """Of the answers, with what each costs beside its reply."""
+
+
+class RedisClaimsStatistics(msgspec.Struct, frozen=True):
+    """What is kept in Redis, Redis tells itself."""
+
+    is_away: bool
+
+
 class ClaimStore(Protocol):
     """Who answers which request, and the answers kept. Every method raises ServiceError while the store is away.
 
@@ -44,6 +60,8 @@ class ClaimStore(Protocol):
 
     async def release(self, scope: str, holder: str) -> None:
         """Ends the claim; nothing is kept."""
+
+    def statistics(self) -> MemoryClaimsStatistics | RedisClaimsStatistics: ...
 
     async def start(self) -> None:
         """Once, before the first claim. A store that is away is no error yet."""

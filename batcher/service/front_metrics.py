@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 from batcher.service.exposition import counters, counts, gauges, histograms
 from batcher.service.front_meters import STATUSES, FrontMeters
 from batcher.service.keys_file import KeysStatistics
-from batcher.service.request_log import RequestLog
+from batcher.service.request_log import RequestLogStatistics
 
 
 def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
@@ -54,7 +54,7 @@ def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
     yield from gauges(("open_streams", "Streams that are being sent.", meters.num_open_streams))
 
 
-def request_log_metrics(log: RequestLog) -> Iterator[Metric]:
+def request_log_metrics(log: RequestLogStatistics) -> Iterator[Metric]:
     yield from gauges(("request_log_waiting_lines", "Lines of the request log that wait to be written.", log.num_waiting))
     yield from counters(
         ("request_log_written_lines", "Lines of the request log that were written.", log.num_written),

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from batcher.service.claims import ClaimStore
+from batcher.service.claims import MemoryClaimsStatistics, RedisClaimsStatistics
 from batcher.service.exposition import counters, gauges
 from batcher.service.idempotency import IdempotencyStatistics
-from batcher.service.stores.memory_claims import MemoryClaims
 from batcher.service.stores.usage_log import UsageLogStatistics
 
 
@@ -21,15 +20,15 @@ def idempotency_metrics(kept: IdempotencyStatistics) -> Iterator[Metric]:
     )
 
 
-def claims_metrics(store: ClaimStore) -> Iterator[Metric]:
-    """Of the store in this process; Redis tells of its own."""
-    if isinstance(store, MemoryClaims):
-        claims = store.statistics()
-        yield from gauges(
-            ("idempotent_claims", "Claims held in this process.", claims.num_claims),
-            ("idempotent_answers", "Answers kept in this process.", claims.num_answers),
-            ("idempotent_answer_bytes", "Bytes of the answers kept in this process.", claims.num_bytes),
-        )
+def claims_metrics(store: MemoryClaimsStatistics | RedisClaimsStatistics) -> Iterator[Metric]:
+    if isinstance(store, RedisClaimsStatistics):
+        yield from gauges(("redis_claims_away", "1 while idempotent requests cannot be asked of Redis.", store.is_away))
+        return
+    yield from gauges(
+        ("idempotent_claims", "Claims held in this process.", store.num_claims),
+        ("idempotent_answers", "Answers kept in this process.", store.num_answers),
+        ("idempotent_answer_bytes", "Bytes of the answers kept in this process.", store.num_bytes),
+    )
 
 
 def usage_metrics(usage: UsageLogStatistics) -> Iterator[Metric]:

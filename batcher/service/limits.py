@@ -1,12 +1,39 @@
-"""What holds rate limits, as the stages of a request see it."""
+"""What a store of rate limits promises, wherever it counts: in this process (`stores.memory_limits`) or in Redis, for several
+gateways (`stores.redis_limits`).
+
+What stores tell of themselves stands here too, so that whoever shows it needs no store's own client.
+"""
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+import msgspec
+
+from batcher.core.admission.limits import LimitsStatistics
 from batcher.core.admission.reservation import LimitRefusal, Reservation, StoreAway, Subject
 
 Verdict: TypeAlias = Reservation | LimitRefusal | StoreAway
 OnVerdict: TypeAlias = Callable[[Verdict], None]
+
+
+class RedisLimitsStatistics(msgspec.Struct, frozen=True):
+    """All but the first three count up."""
+
+    is_away: bool
+    num_waiting: int
+    num_leases: int
+    num_losses: int
+    """Times that Redis went away."""
+    num_calls: int
+    """Of the script."""
+    num_asked: int
+    """Requests that went to Redis."""
+    num_leased: int
+    """Requests admitted from a lease."""
+    num_alone: int
+    """Requests decided without Redis because it was away, either way."""
+    num_dropped: int
+    """Corrections that were not made, or of which nobody knows."""
 
 
 class LimitStore(Protocol):
@@ -26,6 +53,10 @@ class LimitStore(Protocol):
         """A refusal if what is known here says that not even one more request with one token would be let in; changes
         nothing and asks nobody. For refusing before a body is read."""
 
-    async def start(self) -> None: ...
+    def statistics(self) -> LimitsStatistics | RedisLimitsStatistics: ...
 
-    async def close(self) -> None: ...
+    async def start(self) -> None:
+        """Once, before the first reserve. A store that is away is no error yet."""
+
+    async def close(self) -> None:
+        """Once, after the last settle."""

@@ -1,18 +1,13 @@
 """How rate limits stand, for `GET /metrics`: by tier and kind, never by key (DESIGN D7)."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
 from batcher.core.admission.limits import LimitsStatistics
 from batcher.service.exposition import counters, counts, gauges
 from batcher.service.limiter import LimiterStatistics
-from batcher.service.limits import LimitStore
-from batcher.service.stores.memory_limits import MemoryLimits
-
-if TYPE_CHECKING:
-    from batcher.service.stores.redis_limits import RedisLimitsStatistics
+from batcher.service.limits import RedisLimitsStatistics
 
 
 def limiter_metrics(limiter: LimiterStatistics) -> Iterator[Metric]:
@@ -31,15 +26,11 @@ def limiter_metrics(limiter: LimiterStatistics) -> Iterator[Metric]:
     )
 
 
-def limit_store_metrics(store: LimitStore) -> Iterator[Metric]:
-    if isinstance(store, MemoryLimits):
-        yield from _memory(store.statistics())
-        return
-    # Imported here: it needs the client of Redis, which is not everywhere.
-    from batcher.service.stores.redis_limits import RedisLimits
-
-    if isinstance(store, RedisLimits):
-        yield from redis_metrics(store.statistics())
+def limit_store_metrics(store: LimitsStatistics | RedisLimitsStatistics) -> Iterator[Metric]:
+    if isinstance(store, LimitsStatistics):
+        yield from _memory(store)
+    else:
+        yield from _redis(store)
 
 
 def _memory(store: LimitsStatistics) -> Iterator[Metric]:
@@ -49,13 +40,14 @@ def _memory(store: LimitsStatistics) -> Iterator[Metric]:
     )
 
 
-def redis_metrics(store: "RedisLimitsStatistics") -> Iterator[Metric]:
+def _redis(store: RedisLimitsStatistics) -> Iterator[Metric]:
     yield from gauges(
         ("redis_limits_away", "1 while limits cannot be asked of Redis.", store.is_away),
         ("redis_limits_waiting", "Requests that wait for Redis.", store.num_waiting),
         ("redis_limits_leases", "Slices of limits that this gateway holds.", store.num_leases),
     )
     yield from counters(
+        ("redis_limits_losses", "Times that Redis went away.", store.num_losses),
         ("redis_limits_calls", "Calls of Redis for limits.", store.num_calls),
         ("redis_limits_asked", "Requests that Redis was asked about.", store.num_asked),
         ("redis_limits_leased", "Requests admitted from a slice, without asking.", store.num_leased),

@@ -26,8 +26,8 @@ _ROUTES = frozenset(Route)
 
 
 class Refused(StrEnum):
-    """What stood in a request's way; a label of metrics. Each says of whom more is needed: the caller's limit, our machines, or
-    the caller's own request."""
+    """What stood in a request's way; a label of metrics. Each says of whom more is needed: the caller's limit, our machines,
+    what our machines rely on, or the caller's own request."""
 
     RATE_REQUESTS = "rate_requests"
     """The key's or the tier's limit of requests."""
@@ -35,6 +35,10 @@ class Refused(StrEnum):
     """Likewise of tokens."""
     LIMITS_AWAY = "limits_away"
     """The store of the limits could not be asked."""
+    CLAIMS_AWAY = "claims_away"
+    """The store of idempotent requests could not be asked."""
+    USAGE_AWAY = "usage_away"
+    """The usage log cannot be written, and no answer is given without its record."""
     CAPACITY = "capacity"
     """The estimated wait, or a queue or a table that is full."""
     SHED = "shed"

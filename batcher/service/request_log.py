@@ -32,6 +32,17 @@ _HEAD = b'{"level":"info","event":"request",'
 _STDERR = 2
 
 
+class RequestLogStatistics(msgspec.Struct, frozen=True):
+    """In lines. Read from another thread than the log's, it may be a chunk behind."""
+
+    num_waiting: int
+    num_written: int
+    num_dropped: int
+    """That there was no room for. Said in the log too, as soon as it takes lines again."""
+    num_failed: int
+    """Lost as the descriptor took nothing: nobody reads it any more."""
+
+
 class RequestLog:
     """`write` belongs to one event loop, the descriptor and the counts of what was written to the thread. Both share `_lines`:
     the loop appends to it and the thread takes from its other end; either is one step under the interpreter's lock."""
@@ -48,11 +59,9 @@ class RequestLog:
         self._is_closing = threading.Event()
         self._encode = msgspec.json.Encoder().encode_lines
         self._thread = threading.Thread(target=self._work, name="request-log", daemon=True)
-        self.num_written = 0
-        self.num_dropped = 0
-        """Lines that there was no room for. Said in the log too, as soon as it takes lines again."""
-        self.num_failed = 0
-        """Lines that were lost as the descriptor took nothing: nobody reads it any more."""
+        self._num_written = 0
+        self._num_dropped = 0
+        self._num_failed = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -61,15 +70,14 @@ class RequestLog:
         """Never waits, never raises."""
         lines = self._lines
         if len(lines) + self._num_taken >= self._max_lines:
-            self.num_dropped += 1
+            self._num_dropped += 1
             return
         lines.append(line)
         if len(lines) == 1:
             self._wake.set()
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self._lines) + self._num_taken
+    def statistics(self) -> RequestLogStatistics:
+        return RequestLogStatistics(len(self._lines) + self._num_taken, self._num_written, self._num_dropped, self._num_failed)
 
     def close(self) -> None:
         """Writes what waits, in CLOSE_S at most. What comes after it is dropped."""
@@ -97,11 +105,11 @@ class RequestLog:
             for chunk in _chunks(self._encoded(lines)):
                 num_written = chunk.count(b"\n")
                 if self._put(chunk):
-                    self.num_written += num_written
+                    self._num_written += num_written
                 else:
-                    self.num_failed += num_written
+                    self._num_failed += num_written
                 self._num_taken -= num_written
-        if (num_dropped := self.num_dropped - self._num_told) and self._put(_dropped(num_dropped)):
+        if (num_dropped := self._num_dropped - self._num_told) and self._put(_dropped(num_dropped)):
             self._num_told += num_dropped
 
     def _encoded(self, lines: list[RequestLine]) -> bytes:

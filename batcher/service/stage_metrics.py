@@ -34,14 +34,14 @@ def stage_metrics(
         yield from keys_metrics(keys.statistics())
         yield from admission_metrics(admission())
         yield from limiter_metrics(front.limiter.statistics())
-        yield from limit_store_metrics(limit_store)
+        yield from limit_store_metrics(limit_store.statistics())
         yield from idempotency_metrics(front.idempotency.statistics())
-        yield from claims_metrics(claims)
+        yield from claims_metrics(claims.statistics())
         if front.safety is not None:
             yield from safety_metrics(front.safety.statistics())
         if front.usage is not None:
             yield from usage_metrics(front.usage.statistics())
         if request_log is not None:
-            yield from request_log_metrics(request_log)
+            yield from request_log_metrics(request_log.statistics())
 
     return collect

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from batcher.config import IdempotencyConfig
 from batcher.errors import Overloaded, ServiceError
-from batcher.service.claims import Claimed, InFlight, Kept, Mismatch
+from batcher.service.claims import Claimed, InFlight, Kept, MemoryClaimsStatistics, Mismatch
 from batcher.service.idempotency import Idempotency
 from batcher.service.stores.memory_claims import MemoryClaims
 from batcher.service.wire.replies import Reply
@@ -82,6 +82,9 @@ class SlowStore:
         await self._turns("release")
         await self.memory.release(scope, holder)
         await self._turns()
+
+    def statistics(self) -> MemoryClaimsStatistics:
+        return self.memory.statistics()
 
     async def start(self) -> None:
         await self.memory.start()

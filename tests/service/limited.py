@@ -1,6 +1,7 @@
 """What the limiter's tests ask again and again, and of whom."""
 
 from batcher.config import LimitsConfig, RateLimit, TierConfig, TokenEstimate
+from batcher.core.admission.limits import LimitsStatistics
 from batcher.core.admission.reservation import LimitRefusal, Reservation, Subject
 from batcher.service.auth import Caller
 from batcher.service.limiter import Admitted, Judgement, Limiter, LimitKind, LimitReached
@@ -65,6 +66,9 @@ class SilentStore:
 
     def peek(self, subjects: tuple[Subject, ...]) -> LimitRefusal | None:
         return None
+
+    def statistics(self) -> LimitsStatistics:
+        return LimitsStatistics(0, 0, 0)
 
     async def start(self) -> None: ...
 

@@ -11,9 +11,11 @@ import yaml  # type: ignore[import-untyped]
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 
+from batcher.service.claims import RedisClaimsStatistics
 from batcher.service.exposition import create_registry
-from batcher.service.limits_metrics import redis_metrics
-from batcher.service.stores.redis_limits import RedisLimitsStatistics
+from batcher.service.kept_metrics import claims_metrics
+from batcher.service.limits import RedisLimitsStatistics
+from batcher.service.limits_metrics import limit_store_metrics
 from tests.service.scraping import Metrics
 from tests.service.serving import generating, quick, serving, simulated
 
@@ -65,7 +67,8 @@ async def told(tmp_path: Path) -> Told:
 def _redis() -> Iterator[Metric]:
     """What a gateway tells of Redis; for its names there need not be one."""
     fields = RedisLimitsStatistics.__struct_fields__
-    yield from redis_metrics(RedisLimitsStatistics(**dict.fromkeys(fields, 0)))  # type: ignore[arg-type]
+    yield from claims_metrics(RedisClaimsStatistics(is_away=False))
+    yield from limit_store_metrics(RedisLimitsStatistics(**dict.fromkeys(fields, 0)))  # type: ignore[arg-type]
 
 
 def dashboard() -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 
 from batcher.service import log
 from batcher.service.records import RequestLine, Route
-from batcher.service.request_log import MAX_CHUNK_BYTES, RequestLog
+from batcher.service.request_log import MAX_CHUNK_BYTES, RequestLog, RequestLogStatistics
 from batcher.types import Outcome
 
 LINE = RequestLine(
@@ -142,10 +142,10 @@ def test_each_line_is_written_once_and_in_order_while_others_come(pipe: Pipe) ->
     for line in numbered(*range(num)):
         pipe.write(line)
         if line.request_id.endswith("00"):
-            until(lambda: pipe.log.num_written > 0)  # So that some come while others are written.
+            until(lambda: pipe.log.statistics().num_written > 0)  # So that some come while others are written.
     lines = parsed(pipe.finish(reading))
     assert [line["request_id"] for line in lines] == [f"req_{number}" for number in range(num)]
-    assert (pipe.log.num_written, pipe.log.num_dropped, pipe.log.num_waiting) == (num, 0, 0)
+    assert pipe.log.statistics() == RequestLogStatistics(0, num, 0, 0)
 
 
 @pytest.mark.parametrize("text", ["a\nb\r\n", '"}\n{"event":"forged"}', "\x00\x1b[31m", "\ud83d", "😀", "\u2028"])
@@ -189,11 +189,11 @@ def test_a_reader_that_stops_costs_lines_and_nobody_s_time() -> None:
     pipe.write(*numbered(0))
     until(lambda: not pipe.log._lines)  # The thread has it, and waits for the reader.
     pipe.write(*numbered(*range(1, 30)))
-    assert (pipe.log.num_waiting, pipe.log.num_dropped, pipe.log.num_written) == (10, 20, 0)
+    assert pipe.log.statistics() == RequestLogStatistics(num_waiting=10, num_written=0, num_dropped=20, num_failed=0)
     lines = parsed(pipe.finish())
     assert [line["request_id"] for line in lines[:-1]] == [f"req_{number}" for number in range(10)]
     assert {**lines[-1], "at": 0.0} == {"at": 0.0, "level": "warning", "event": "request_lines_dropped", "dropped": 20}
-    assert (pipe.log.num_written, pipe.log.num_waiting) == (10, 0)
+    assert (pipe.log.statistics().num_written, pipe.log.statistics().num_waiting) == (10, 0)
 
 
 def test_a_reader_that_is_gone_is_counted_and_breaks_nothing() -> None:
@@ -202,11 +202,11 @@ def test_a_reader_that_is_gone_is_counted_and_breaks_nothing() -> None:
     request_log.start()
     os.close(reader)
     request_log.write(LINE)
-    until(lambda: request_log.num_failed == 1)
+    until(lambda: request_log.statistics().num_failed == 1)
     request_log.write(LINE)
     request_log.close()
     os.close(writer)
-    assert (request_log.num_failed, request_log.num_written, request_log.num_waiting) == (2, 0, 0)
+    assert request_log.statistics() == RequestLogStatistics(num_waiting=0, num_written=0, num_dropped=0, num_failed=2)
 
 
 def test_a_descriptor_that_does_not_wait_is_waited_for() -> None:
@@ -225,7 +225,7 @@ def test_a_close_does_not_wait_for_a_reader_that_never_reads(monkeypatch: pytest
     pipe.write(LINE)
     pipe.log.close()
     pipe.write(LINE)
-    assert (pipe.log.num_waiting, pipe.log.num_dropped) == (1, 1)
+    assert (pipe.log.statistics().num_waiting, pipe.log.statistics().num_dropped) == (1, 1)
     pipe.finish()
 
 

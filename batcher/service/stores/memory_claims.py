@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from batcher.config import IdempotencyConfig
-from batcher.service.claims import Claimed, InFlight, Kept, Mismatch
+from batcher.service.claims import Claimed, InFlight, Kept, MemoryClaimsStatistics, Mismatch
 
 _ANSWER_OVERHEAD = 600
 """Bytes of memory that an answer costs beside its reply: two digests, the entry and its place in the table."""
@@ -29,12 +29,6 @@ class _Answer(msgspec.Struct, frozen=True):
     body: str
     reply: bytes
     expires_at: float
-
-
-class MemoryClaimsStatistics(msgspec.Struct, frozen=True):
-    num_claims: int
-    num_answers: int
-    num_bytes: int
 
 
 class MemoryClaims:

@@ -7,7 +7,8 @@ slewed and not set: a claim or an answer that is forgotten may run a request aga
 
 from batcher.config import IdempotencyConfig
 from batcher.errors import Overloaded
-from batcher.service.claims import CLAIM_S, Claimed, InFlight, Kept, Mismatch
+from batcher.service.claims import CLAIM_S, Claimed, InFlight, Kept, Mismatch, RedisClaimsStatistics
+from batcher.service.records import Refused
 from batcher.service.stores.redis_link import RedisAway, RedisLink, Script
 
 MAX_REPLY_BYTES = 2**20
@@ -36,6 +37,9 @@ class RedisClaims:
 
     async def close(self) -> None:
         await self._link.close()
+
+    def statistics(self) -> RedisClaimsStatistics:
+        return RedisClaimsStatistics(self._link.is_away)
 
     async def claim(self, scope: str, body: str, holder: str) -> Claimed | InFlight | Mismatch | Kept:
         """Of a claim whose reply was lost the holder is told that it has it when it asks again."""
@@ -68,7 +72,9 @@ class RedisClaims:
         try:
             return await self._link.run(_SCRIPT, *arguments)
         except RedisAway as error:
-            raise Overloaded("idempotent requests cannot be served at this moment", retry_after_s=1) from error
+            raise Overloaded(
+                "idempotent requests cannot be served at this moment", retry_after_s=1, refused=Refused.CLAIMS_AWAY
+            ) from error
 
     async def _insist(self, *arguments: str | bytes | int) -> None:
         """Tries once more if Redis is back soon: what ends a claim may be done twice, and had better be done once."""

@@ -25,7 +25,7 @@ from batcher.config import LimitMode, LimitsConfig, OnFailure
 from batcher.core.admission.limits import Limits
 from batcher.core.admission.reservation import LimitRefusal, Reservation, Standing, StoreAway, Subject
 from batcher.service import log
-from batcher.service.limits import OnVerdict, Verdict
+from batcher.service.limits import OnVerdict, RedisLimitsStatistics, Verdict
 from batcher.service.stores.redis_corrections import Corrections
 from batcher.service.stores.redis_leases import LEASE_S, Leases
 from batcher.service.stores.redis_link import RedisAway, RedisLink, Script
@@ -54,26 +54,6 @@ _CLOSE_S = 1.0
 """What the last corrections may take when the gateway stops."""
 
 _SCRIPT = Script("redis_limits.lua")
-
-
-class RedisLimitsStatistics(msgspec.Struct, frozen=True):
-    """All but the first three count up."""
-
-    is_away: bool
-    num_waiting: int
-    num_leases: int
-    num_losses: int
-    """Times that Redis went away."""
-    num_calls: int
-    """Of the script."""
-    num_asked: int
-    """Requests that went to Redis."""
-    num_leased: int
-    """Requests admitted from a lease."""
-    num_alone: int
-    """Requests decided without Redis because it was away, either way."""
-    num_dropped: int
-    """Corrections that were not made, or of which nobody knows."""
 
 
 class RedisLimits:

@@ -18,7 +18,7 @@ import msgspec
 from batcher.config import OnFailure, UsageConfig
 from batcher.errors import ConfigError, Overloaded
 from batcher.service import log
-from batcher.service.records import UsageRecord
+from batcher.service.records import Refused, UsageRecord
 from batcher.service.stores.usage_segments import OpenSegment, SegmentWriter
 from batcher.usage.segments import has_torn_end, list_segments
 
@@ -242,7 +242,7 @@ class UsageLog:
 
 
 def _unrecordable() -> Overloaded:
-    return Overloaded("usage cannot be recorded at the moment", retry_after_s=_RETRY_AFTER_S)
+    return Overloaded("usage cannot be recorded at the moment", retry_after_s=_RETRY_AFTER_S, refused=Refused.USAGE_AWAY)
 
 
 def _look_for_torn(directory: Path) -> int:

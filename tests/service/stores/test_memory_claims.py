@@ -3,8 +3,8 @@
 import pytest
 
 from batcher.config import IdempotencyConfig
-from batcher.service.claims import Claimed, ClaimStore, InFlight, Kept, Mismatch
-from batcher.service.stores.memory_claims import _ANSWER_OVERHEAD, MemoryClaims, MemoryClaimsStatistics
+from batcher.service.claims import Claimed, ClaimStore, InFlight, Kept, MemoryClaimsStatistics, Mismatch
+from batcher.service.stores.memory_claims import _ANSWER_OVERHEAD, MemoryClaims
 
 pytestmark = pytest.mark.anyio
 
