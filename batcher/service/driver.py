@@ -19,6 +19,7 @@ from batcher.errors import ConfigError, InputFailed, ServerFault, ServiceError, 
 from batcher.service import log
 from batcher.service.auth import Caller
 from batcher.service.meters import Meters
+from batcher.service.output import is_text
 from batcher.service.workers import Supervisor
 from batcher.types import Outcome, Request, WorkerFault
 
@@ -85,6 +86,20 @@ class Driver:
         else:
             self._end(Refuse(request, refusal.outcome, refusal.error))
         return request.id
+
+    def refuse_early(self, caller: Caller) -> ServiceError | None:
+        """Why a request of this caller's would be refused now, before it is read; then that is counted as its end.
+
+        None is no promise: `submit` judges again."""
+        refusal = self._ask_gate(caller, is_early=True, now=self._read_clock())
+        if refusal is None:
+            return None
+        self._meters.tiers[caller.tier].outcomes[refusal.outcome] += 1
+        return refusal.error
+
+    def limit_factor(self, tier: str) -> float:
+        """What the tier's limits are to be multiplied by now (SPEC S8.2)."""
+        return self._gate.limit_factor(tier, now=self._read_clock())
 
     def cancel(self, request_id: int) -> bool:
         """The caller is gone: `on_end` will not be called; nothing happens if it was. Whether a worker was sent its input."""
@@ -235,7 +250,7 @@ class Driver:
         waiter = self._waiters.pop(end.request.id, None)
         if waiter is None:
             return  # The caller left after the answer was decided and before it was sent.
-        if isinstance(end, Answer) and not _is_text(end.output):
+        if isinstance(end, Answer) and not is_text(end.output):
             end = Refuse(end.request, Outcome.FAILED, InputFailed("the output for this input has no UTF-8 form"))
         try:
             waiter[1](end)
@@ -277,14 +292,3 @@ class Driver:
 
 def _internal_error() -> ServerFault:
     return ServerFault("internal error")
-
-
-def _is_text(output: str) -> bool:
-    """Whether it can be sent: a lone surrogate has no UTF-8 form."""
-    if output.isascii():
-        return True
-    try:
-        output.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

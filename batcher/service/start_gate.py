@@ -73,7 +73,9 @@ class StartGate:
         """Enters what the engine has said since."""
         for _ in range(len(self.starts)):
             self.backlog.start(self.starts.popleft())
-        self.backlog.rate.advance(is_held=statistics.num_waiting > 0, now=now)
+        # By the engine's word of its last step, or by what is plain from here while a long one runs.
+        is_held = statistics.num_waiting > 0 or len(self.backlog) > self._num_slots - sum(self.backlog.num_running())
+        self.backlog.rate.advance(is_held=is_held, now=now)
 
     def late(self, *, now: float) -> list[tuple[int, Overloaded]]:
         """Those of lower tiers that have waited for too long, and what they are to be told."""
