@@ -2,13 +2,18 @@
 
 Its state is the longest end of the text so far that is the beginning of a phrase, which is exactly what a stream must hold
 back, and no more. Looking for each phrase in a growing buffer was refused: it holds back a fixed length, or costs the whole
-buffer again for every piece. Whole texts are looked through by RE2 first, much faster; only those with a phrase come here.
+buffer again for every piece.
+
+A character costs it a tenth of a microsecond, RE2 a thousandth; so it walks only where it must. Of a long piece these are the
+beginning, where a phrase of the piece before may end, what lies behind the first phrase that RE2 finds, and, if it finds none,
+the end.
 """
 
 from collections import deque
 from collections.abc import Iterable
 
 import msgspec
+import re2
 
 
 class Match(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -36,8 +41,9 @@ def fold(text: str) -> str:
 class PhraseAutomaton:
     """The phrases of some rules; read-only after birth, shared by all answers. Node 0 is the beginning of every phrase."""
 
-    def __init__(self, phrases: Iterable[tuple[str, int]]) -> None:
-        """`phrases` are (phrase, index of its rule); of equal phrases the first counts."""
+    def __init__(self, phrases: Iterable[tuple[str, int]], any_phrase: re2._Regexp) -> None:
+        """`phrases` are (phrase, index of its rule); of equal phrases the first counts. `any_phrase` finds them all."""
+        self._any_phrase = any_phrase
         self.children: list[dict[str, int]] = [{}]
         self.depths = [0]
         self.shorter = [0]
@@ -47,6 +53,7 @@ class PhraseAutomaton:
         for phrase, rule in phrases:
             self._add(phrase, rule)
         self._link()
+        self.longest = max(self.depths)
 
     def _add(self, phrase: str, rule: int) -> None:
         node = 0
@@ -79,6 +86,13 @@ class PhraseAutomaton:
             node = self.shorter[node]
         return child or 0
 
+    def find_start(self, text: str) -> int | None:
+        """Where the first phrase begins in a text; None where there is none."""
+        if not self._any_phrase.search(text.encode()):  # In bytes it takes half the time.
+            return None
+        start: int = self._any_phrase.search(text).start()
+        return start
+
 
 class PhraseScanner:
     """One answer's way through an automaton."""
@@ -91,15 +105,34 @@ class PhraseScanner:
 
     def feed(self, text: str, *, is_last: bool) -> Match | None:
         """The first phrase that is complete; nothing may be fed after it."""
+        if self._ignores_case:
+            text = fold(text)
+        longest = self._automaton.longest
+        # What is shorter is walked through at once.
+        match = self._walk(text) if len(text) <= 2 * longest else self._leap(text, longest)
+        self._num_seen += len(text)
+        return match
+
+    def _leap(self, text: str, longest: int) -> Match | None:
+        match = self._walk(text[:longest])
+        if match is not None:
+            return match
+        # A phrase that is not complete yet begins in the text itself, and all that counts of what is no phrase is its end.
+        start = self._automaton.find_start(text)
+        self._node = 0
+        begin = len(text) - longest if start is None else start
+        return self._walk(text[begin:], offset=begin)
+
+    def _walk(self, text: str, *, offset: int = 0) -> Match | None:
+        """From `offset` of the piece on."""
         automaton, node = self._automaton, self._node
-        for offset, char in enumerate(fold(text) if self._ignores_case else text, 1):
+        for number, char in enumerate(text, offset + 1):
             node = automaton.step(node, char)
             found = automaton.found[node]
             if found is not None:
-                end = self._num_seen + offset
+                end = self._num_seen + number
                 return Match(end, end - found[0], found[1])
         self._node = node
-        self._num_seen += len(text)
         return None
 
     @property

@@ -25,7 +25,9 @@ class RuleSet:
         # Folded text has every exact phrase, folded, wherever the text has it: one search rules out all of them.
         self._any_phrase = compile_phrases(sorted({fold(phrase) for phrase, _ in phrases})) if phrases else None
         self._automata = [
-            (PhraseAutomaton(some), ignores_case) for some, ignores_case in ((folded, True), (exact, False)) if some
+            (PhraseAutomaton(some, compile_phrases([phrase for phrase, _ in some])), ignores_case)
+            for some, ignores_case in ((folded, True), (exact, False))
+            if some
         ]
         expressions = [
             Expression(rule.expression(), index, rule.max_length, rule.ignore_case)

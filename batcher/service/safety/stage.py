@@ -45,8 +45,11 @@ class Side(StrEnum):
     OUTPUT = "output"
 
 
+_PLUGGED_FINDINGS = ((Side.INPUT, Verdict.REFUSE), (Side.OUTPUT, Verdict.REFUSE), (Side.OUTPUT, Verdict.STOP))
+
+
 class SafetyStatistics(msgspec.Struct, frozen=True):
-    """Counted since the start; every pair that can occur through rules is there from the beginning."""
+    """Counted since the start; all that can occur is there from the beginning: nobody makes the page of metrics grow."""
 
     findings: dict[tuple[Side, Verdict, str], int]
     """By side, verdict and rule: names of the file's rules, `plugged_in` and `check_failed`."""
@@ -80,6 +83,10 @@ class SafetyStage:
             )
             if is_checked
         }
+        if self._checker is not None:
+            self._findings |= dict.fromkeys(((side, verdict, PLUGGED) for side, verdict in _PLUGGED_FINDINGS), 0)
+        if not self._is_open:
+            self._findings |= dict.fromkeys(((side, FAILED.verdict, FAILED.rule) for side in Side), 0)
         self._failures = {(side, failure): 0 for side in Side for failure in Failure}
 
     async def check_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:

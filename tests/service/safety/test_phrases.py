@@ -3,11 +3,12 @@
 import itertools
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.service.safety.contract import Checked
-from batcher.service.safety.phrases import fold
+from batcher.service.safety.phrases import PhraseAutomaton, fold
 from tests.service.safety.checkers import CONTEXT, book
 
 ALPHABET = "aAbcé😀\N{ZERO WIDTH JOINER}ıİςΣſ"
@@ -110,3 +111,20 @@ def test_thousands_of_phrases_are_one_search() -> None:
     rules = book({"phrases": phrases})
     assert rules.check_input(CONTEXT, ["forbidden phrase number 4000 of many, and nothing else" * 100]) is None
     assert rules.check_input(CONTEXT, ["a" * 100_000 + "Forbidden Phrase number 3999 of many"]) is not None
+
+
+def test_a_long_piece_is_not_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of 100 kB in one piece took 11 ms on the event loop, and fifty come with one batch: all others stood still for
+    half a second."""
+    rules = book({"phrases": ("plutonium", "heron")}, {"phrases": ("EXACT",), "ignore_case": False})
+    steps = []
+    step = PhraseAutomaton.step
+    monkeypatch.setattr(PhraseAutomaton, "step", lambda self, node, char: steps.append(char) or step(self, node, char))
+    scan = rules.check_output(CONTEXT)
+    assert scan is not None
+    text = "exact plutoniu " * 10_000
+    assert scan.feed(text).text == text
+    assert scan.feed("her" + text + "her").text == "her" + text
+    checked = scan.feed("on " + text)
+    assert (checked.text, checked.finding is not None) == ("", True)
+    assert len(steps) < 200

@@ -8,7 +8,7 @@ import pytest
 
 from batcher.config import OnFailure, SafetyConfig
 from batcher.errors import ConfigError, SafetyRefused, ServerFault
-from batcher.service.safety.calls import Failure
+from batcher.service.safety.calls import CheckFailed, Failure
 from batcher.service.safety.contract import Checked, Finding, Verdict
 from batcher.service.safety.loading import load_checker
 from batcher.service.safety.stage import FAILED, MAX_INLINE_CHARS, SafetyStage, Side, error_of
@@ -60,7 +60,7 @@ async def test_rules_are_asked_without_a_coroutine_where_they_are_alone(rules: P
     assert finding == Finding(Verdict.REFUSE, "birds", "no birds here")
     assert stage.check_input_now(CONTEXT, ["a hero"]) is None
     assert stage.check_output_now(CONTEXT, "a heron, here") == Checked("a ", Finding(Verdict.STOP, "birds", "no birds here"))
-    assert stage.statistics().findings == {
+    assert {found: num for found, num in stage.statistics().findings.items() if num} == {
         (Side.INPUT, Verdict.REFUSE, "birds"): 1,
         (Side.OUTPUT, Verdict.STOP, "birds"): 1,
     }
@@ -211,6 +211,18 @@ def test_a_checker_that_cannot_work_is_told_at_start(name: str, words: str) -> N
     assert name in str(refused.value)
 
 
+async def test_metrics_know_every_finding_before_there_is_one() -> None:
+    """A check that failed, and a plugged-in checker's first finding, each added a line to the page."""
+    stage = SafetyStage(SafetyConfig(checker="examples.safety_checker:CardNumbers"), models=("m",), tiers=("paid",))
+    before = set(stage.statistics().findings)
+    finding = await stage.check_input(CONTEXT, ["pay with 4111 1111 1111 1111"])
+    assert finding is not None
+    stage.count(Side.OUTPUT, stage.fail(Side.OUTPUT, CheckFailed(Failure.TIMEOUT)))
+    assert set(stage.statistics().findings) == before
+    assert sum(stage.statistics().findings.values()) == 2
+    stage.close()
+
+
 async def test_metrics_know_every_rule_before_it_finds_anything(rules: Path) -> None:
     stage = stage_of(rules=rules)
     stage.check_input_now(CONTEXT, ["heron"])
@@ -218,6 +230,8 @@ async def test_metrics_know_every_rule_before_it_finds_anything(rules: Path) -> 
     assert {tuple(sample.labels.values()): sample.value for sample in findings.samples} == {
         ("input", "refuse", "birds"): 1,
         ("output", "stop", "birds"): 0,
+        ("input", "refuse", "check_failed"): 0,
+        ("output", "refuse", "check_failed"): 0,
     }
     assert len(failures.samples) == len(Side) * len(Failure)
 
