@@ -102,6 +102,8 @@ def test_an_answer_that_is_given_again_is_a_reply_and_no_work(meters: FrontMeter
         (refusal(429, Outcome.REJECTED_RATE, refused="rate_tokens"), "rate_tokens"),
         (refusal(429, Outcome.REJECTED_RATE, refused="rate_requests"), "rate_requests"),
         (refusal(529, Outcome.REJECTED_CAPACITY, refused="limits_away"), "limits_away"),
+        (refusal(529, Outcome.REJECTED_CAPACITY, refused="claims_away"), "claims_away"),
+        (refusal(529, Outcome.REJECTED_CAPACITY, refused="usage_away"), "usage_away"),
         (refusal(529, Outcome.REJECTED_CAPACITY, refused="shed"), "shed"),
         (refusal(529, Outcome.REJECTED_CAPACITY), "capacity"),
         (refusal(529, Outcome.REJECTED_SHUTDOWN), "shutdown"),

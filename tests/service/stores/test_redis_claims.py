@@ -100,7 +100,7 @@ async def test_claims_and_answers_survive_a_crash_and_nothing_is_claimed_meanwhi
     for _ in range(3):
         with pytest.raises(Overloaded) as refused:
             await store.claim("u", "body", "a")
-        assert refused.value.retry_after_s == 1
+        assert (refused.value.retry_after_s, refused.value.refused) == (1, "claims_away")
     # What ends a claim waits for Redis to come back, for a while.
     keeping = asyncio.create_task(store.keep("s", "a", b"late"))
     await asyncio.get_running_loop().run_in_executor(None, redis_server.start)

@@ -100,7 +100,7 @@ def test_the_closed_policy_gives_no_answer_without_its_record(begin: Begin, disk
     for _ in range(2):
         with pytest.raises(Overloaded) as caught:
             log.append(record("req_1"))
-        assert caught.value.retry_after_s == 30
+        assert (caught.value.retry_after_s, caught.value.refused) == (30, "usage_away")
     assert refuses(log)
     assert log.statistics().num_unrecorded == 2
     log._recover()
