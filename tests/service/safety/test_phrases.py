@@ -119,7 +119,12 @@ def test_a_long_piece_is_not_walked_through(monkeypatch: pytest.MonkeyPatch) -> 
     rules = book({"phrases": ("plutonium", "heron")}, {"phrases": ("EXACT",), "ignore_case": False})
     steps = []
     step = PhraseAutomaton.step
-    monkeypatch.setattr(PhraseAutomaton, "step", lambda self, node, char: steps.append(char) or step(self, node, char))
+
+    def counted(self: PhraseAutomaton, node: int, char: str) -> int:
+        steps.append(char)
+        return step(self, node, char)
+
+    monkeypatch.setattr(PhraseAutomaton, "step", counted)
     scan = rules.check_output(CONTEXT)
     assert scan is not None
     text = "exact plutoniu " * 10_000
