@@ -25,8 +25,9 @@ NUM_ROUNDS = 3
 MAX_COST_US = 60.0
 
 PAID_RATE, FREE_RATE = 2000.0, 10_000.0
-FREE_LIMIT = 600
-"""Requests a minute of each free key in the flood: its ten keys have used that up in less than a second."""
+FREE_LIMIT = 60
+"""Requests a minute of each free key in the flood: so few that all keys are over it at once, and none of them is refused for want
+of capacity in place of its limit."""
 NUM_FREE_KEYS = 10
 SETTLED_S = 2.0
 """By then each free key is over its limit."""
