@@ -1,8 +1,9 @@
-"""uvicorn's HTTP protocol, with `POST /v1/run` answered inside it.
+"""uvicorn's HTTP protocol, with `POST /v1/run` and whole answers to conversations answered inside it.
 
 A request through ASGI costs a scope, a task, an event and four awaits: about 110 microseconds of CPU where the whole rest of
-the way costs 40. So the hot route takes a shorter way on the same connection and parser, and every other request takes
-uvicorn's own. A server of our own was refused: it would be uvicorn again, less tried.
+the way costs 40. So the hot routes take a shorter way on the same connection and parser, and every other request takes
+uvicorn's own; a conversation that turns out to be none for this way, once its body is there, is handed over then. A server of
+our own was refused: it would be uvicorn again, less tried.
 
 Requests on one connection are answered in order. Each is a cycle (a RunCycle or uvicorn's) in `_cycles`, of which the first has
 been started and the others wait:
