@@ -1,5 +1,6 @@
 """Every asynchronous test here runs on uvloop, as the server does, and most of them twice: by each way to the endpoint."""
 
+import gc
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,3 +34,12 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.INFO):
         yield
         assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is left over stays, unless nothing refers to it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -1,40 +1,39 @@
-"""What the tests of the vendors' official clients share: a server of each mode, and the clients' waits, which are not waited.
+"""What the tests of the vendors' official clients share: whose errors they raise, and their waits, which are not waited.
 
 The clients are as they come: nothing of them is replaced but the clock's sleep between two tries.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import anyio
 import pytest
 
-from tests.service.serving import Served, generating, quick, serving, simulated
+from batcher import errors
 
 T = TypeVar("T")
 
 MODEL = "simulated"
 KEY = "dev-paid"
 
-GENERATE = {"backend": "generate", "model": MODEL, "simulated_time_scale": 0.0, "workers": 1}
-MODES = ["continuous", "generate", "text"]
-OVERHEAD = {"continuous": 3, "generate": 3, "text": 0}
-"""Tokens of a prompt with one message beside its bytes."""
 WAYS = ["sync", "async"]
 
-
-@asynccontextmanager
-async def served(mode: str, **settings: Any) -> AsyncIterator[Served]:
-    """A server in continuous mode, or in batch mode with a backend that knows conversations, or only text. All echo."""
-    if mode == "continuous":
-        async with generating(simulated(**settings)) as continuous:
-            yield continuous
-    else:
-        async with serving(quick(**(GENERATE if mode == "generate" else {}), **settings)) as batch:
-            yield batch
+ERRORS: list[tuple[errors.ServiceError, str]] = [
+    (errors.InvalidRequest("m"), "BadRequestError"),
+    (errors.NotAuthenticated("m"), "AuthenticationError"),
+    (errors.PermissionDenied("m"), "PermissionDeniedError"),
+    (errors.NotFound("m"), "NotFoundError"),
+    (errors.RequestTimeout("m"), "APIStatusError"),
+    (errors.IdempotencyConflict("m", retry_after_s=1), "ConflictError"),
+    (errors.IdempotencyMismatch("m"), "UnprocessableEntityError"),
+    (errors.RateLimited("m", retry_after_s=1), "RateLimitError"),
+    (errors.ServerFault("m"), "InternalServerError"),
+    (errors.Expired("m"), "InternalServerError"),
+    (errors.Overloaded("m", retry_after_s=1), "InternalServerError"),
+]
+"""And the class that is raised for each, which both clients call by the same name."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:

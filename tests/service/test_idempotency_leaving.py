@@ -1,10 +1,8 @@
 """One key, one run, whoever leaves when: cancellation at every step, and nothing left of it."""
 
 import asyncio
-import gc
 import random
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,14 +14,6 @@ from tests.service.idempotent import Bench, Work, reply
 pytestmark = pytest.mark.anyio
 
 IMPATIENT = IdempotencyConfig(wait_s=0.0)
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 async def test_the_first_to_leave_takes_nothing_from_the_others() -> None:

@@ -6,7 +6,7 @@ The collector of cycles looks seldom (`server.py`), and what waits for it may be
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -20,14 +20,6 @@ from tests.service.wire_client import connected
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet", "no_collector")]
 
 LONG = 60_000
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def num_conversations() -> int:

@@ -1,35 +1,17 @@
 """`POST /v1/messages` in every mode: what it answers, and how it refuses. The modes may not differ in shape (SPEC S4)."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.service.errors import assert_error
-from tests.service.serving import Served, generating, quick, serving, simulated
+from tests.service.modes import MODES, OVERHEAD, served
+from tests.service.serving import generating, simulated
 from tests.service.sse import MESSAGES, ask, assert_answer, assert_stream, body, opened
 from tests.service.wire_client import KEY, chunked, connected, request
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
-
-GENERATE = {"backend": "generate", "model": "simulated", "simulated_time_scale": 0.0, "workers": 1}
-MODES = ["continuous", "generate", "text"]
-
-OVERHEAD = {"continuous": 3, "generate": 3, "text": 0}
-"""Tokens of a prompt with one message beside its bytes: the turn's begin and end, and the begin of the answer."""
-
-
-@asynccontextmanager
-async def served(mode: str, **settings: Any) -> AsyncIterator[Served]:
-    """A server in continuous mode, or in batch mode with a backend that knows conversations, or only text. All echo."""
-    if mode == "continuous":
-        async with generating(simulated(**settings)) as continuous:
-            yield continuous
-    else:
-        async with serving(quick(**(GENERATE if mode == "generate" else {}), **settings)) as batch:
-            yield batch
 
 
 @pytest.fixture(params=MODES)

@@ -6,7 +6,8 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic, NotFoundError
 from anthropic.types import RawMessageStreamEvent
 
-from tests.service.sdk import MODEL, MODES, OVERHEAD, WAYS, in_thread, served
+from tests.service.modes import MODES, OVERHEAD, served
+from tests.service.sdk import MODEL, WAYS, in_thread
 from tests.service.sdk_anthropic import accumulated, asked, create, events_of, settings, text_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("way", WAYS)]

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import anthropic
 import httpx2
 import pytest
 from anthropic import (
@@ -12,12 +13,8 @@ from anthropic import (
     AsyncAnthropic,
     AuthenticationError,
     BadRequestError,
-    ConflictError,
-    InternalServerError,
     NotFoundError,
-    PermissionDeniedError,
     RateLimitError,
-    UnprocessableEntityError,
 )
 from anthropic.types import RawMessageStreamEvent
 
@@ -25,7 +22,8 @@ from batcher import errors
 from batcher.config import TierConfig
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.types import FinishReason, Usage
-from tests.service.sdk import MODES, WAYS, in_thread, served, skip_naps
+from tests.service.modes import MODES, served
+from tests.service.sdk import ERRORS, WAYS, in_thread, skip_naps
 from tests.service.sdk_anthropic import asked, create, events_of, settings
 from tests.service.stand_in import REQUEST_ID, SILENCE, refusal, standing_in, stream, whole
 from tests.service.wire.grammars import HEAD, body
@@ -75,29 +73,14 @@ async def test_over_its_limit_a_key_is_told_so(way: str, mode: str) -> None:
     assert headers["anthropic-ratelimit-requests-reset"].endswith("Z")
 
 
-CLASSES: list[tuple[errors.ServiceError, type[APIStatusError]]] = [
-    (errors.InvalidRequest("m"), BadRequestError),
-    (errors.NotAuthenticated("m"), AuthenticationError),
-    (errors.PermissionDenied("m"), PermissionDeniedError),
-    (errors.NotFound("m"), NotFoundError),
-    (errors.RequestTimeout("m"), APIStatusError),
-    (errors.IdempotencyConflict("m", retry_after_s=1), ConflictError),
-    (errors.IdempotencyMismatch("m"), UnprocessableEntityError),
-    (errors.RateLimited("m", retry_after_s=1), RateLimitError),
-    (errors.ServerFault("m"), InternalServerError),
-    (errors.Expired("m"), InternalServerError),
-    (errors.Overloaded("m", retry_after_s=1), InternalServerError),
-]
-
-
 async def test_every_error_has_its_class(way: str) -> None:
-    async with standing_in(*(refusal(ANTHROPIC, error) for error, _ in CLASSES)) as stand_in:
-        for error, class_ in CLASSES:
-            with pytest.raises(class_) as raised:
+    async with standing_in(*(refusal(ANTHROPIC, error) for error, _ in ERRORS)) as stand_in:
+        for error, name in ERRORS:
+            with pytest.raises(getattr(anthropic, name)) as raised:
                 await create(way, stand_in.port)
             assert raised.value.status_code == error.status
             assert raised.value.request_id == REQUEST_ID
-            assert raised.value.body["error"]["message"] == "m"  # type: ignore[index]
+            assert raised.value.body["error"]["message"] == "m"
 
 
 ANSWER = whole(ANTHROPIC, ANTHROPIC.encode_answer(HEAD, "hello", FinishReason.END_TURN, None, Usage(5, 2)))

@@ -6,7 +6,8 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError, OpenAI
 from openai.types.chat import ChatCompletionChunk
 
-from tests.service.sdk import MODEL, MODES, OVERHEAD, WAYS, in_thread, served
+from tests.service.modes import MODES, OVERHEAD, served
+from tests.service.sdk import MODEL, WAYS, in_thread
 from tests.service.sdk_openai import asked, chunks_of, create, settings, text_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("way", WAYS)]

@@ -1,5 +1,6 @@
 """The official `openai` client where something goes wrong: refusals, retries, streams that break."""
 
+import openai
 import pytest
 from openai import (
     APIConnectionError,
@@ -8,12 +9,8 @@ from openai import (
     APITimeoutError,
     AuthenticationError,
     BadRequestError,
-    ConflictError,
-    InternalServerError,
     NotFoundError,
-    PermissionDeniedError,
     RateLimitError,
-    UnprocessableEntityError,
 )
 from openai.types.chat import ChatCompletionChunk
 
@@ -21,7 +18,8 @@ from batcher import errors
 from batcher.config import TierConfig
 from batcher.service.wire.openai import OPENAI
 from batcher.types import FinishReason, Usage
-from tests.service.sdk import MODES, WAYS, served, skip_naps
+from tests.service.modes import MODES, served
+from tests.service.sdk import ERRORS, WAYS, skip_naps
 from tests.service.sdk_openai import chunks_of, create
 from tests.service.stand_in import REQUEST_ID, SILENCE, refusal, standing_in, stream, whole
 from tests.service.wire.grammars import HEAD, body
@@ -73,25 +71,10 @@ async def test_over_its_limit_a_key_is_told_so(way: str, mode: str) -> None:
     assert headers["x-ratelimit-reset-requests"].endswith("s")
 
 
-CLASSES: list[tuple[errors.ServiceError, type[APIStatusError]]] = [
-    (errors.InvalidRequest("m"), BadRequestError),
-    (errors.NotAuthenticated("m"), AuthenticationError),
-    (errors.PermissionDenied("m"), PermissionDeniedError),
-    (errors.NotFound("m"), NotFoundError),
-    (errors.RequestTimeout("m"), APIStatusError),
-    (errors.IdempotencyConflict("m", retry_after_s=1), ConflictError),
-    (errors.IdempotencyMismatch("m"), UnprocessableEntityError),
-    (errors.RateLimited("m", retry_after_s=1), RateLimitError),
-    (errors.ServerFault("m"), InternalServerError),
-    (errors.Expired("m"), InternalServerError),
-    (errors.Overloaded("m", retry_after_s=1), InternalServerError),
-]
-
-
 async def test_every_error_has_its_class(way: str) -> None:
-    async with standing_in(*(refusal(OPENAI, error) for error, _ in CLASSES)) as stand_in:
-        for error, class_ in CLASSES:
-            with pytest.raises(class_) as raised:
+    async with standing_in(*(refusal(OPENAI, error) for error, _ in ERRORS)) as stand_in:
+        for error, name in ERRORS:
+            with pytest.raises(getattr(openai, name)) as raised:
                 await create(way, stand_in.port)
             assert (raised.value.status_code, raised.value.type) == (error.status, error.type)
             assert raised.value.request_id == REQUEST_ID

@@ -1,4 +1,4 @@
-"""Gateways' stores of limits on one Redis, and how tests ask them."""
+"""Gateways' stores of limits on one Redis, and how tests ask any store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 from batcher.config import LimitMode, LimitsConfig, OnFailure, RateLimit
 from batcher.core.admission.reservation import Reservation, Subject
-from batcher.service.limits import Verdict
+from batcher.service.limits import LimitStore, Verdict
 from batcher.service.stores.redis_limits import RedisLimits
 from benchmarks.redis_server import RedisServer
 
@@ -34,13 +34,13 @@ class Gateways:
         return store
 
 
-async def ask(store: RedisLimits, *subjects: Subject, tokens: int = 0) -> Verdict:
+async def ask(store: LimitStore, *subjects: Subject, tokens: int = 0) -> Verdict:
     verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
     store.reserve(subjects, tokens, verdict.set_result)
     return await verdict
 
 
-async def admitted(store: RedisLimits, *subjects: Subject, tokens: int = 0) -> Reservation:
+async def admitted(store: LimitStore, *subjects: Subject, tokens: int = 0) -> Reservation:
     verdict = await ask(store, *subjects, tokens=tokens)
     assert isinstance(verdict, Reservation)
     return verdict

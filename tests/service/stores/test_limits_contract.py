@@ -7,10 +7,11 @@ import pytest
 
 from batcher.config import LimitMode, LimitsConfig, RateLimit
 from batcher.core.admission.reservation import LimitRefusal, Reservation, Subject
-from batcher.service.limits import LimitStore, Verdict
+from batcher.service.limits import LimitStore
 from batcher.service.stores.memory_limits import MemoryLimits
 from batcher.service.stores.redis_limits import RedisLimits
 from benchmarks.redis_server import RedisServer
+from tests.service.stores.gateways import admitted, ask
 
 pytestmark = pytest.mark.anyio
 
@@ -30,18 +31,6 @@ async def store(request: pytest.FixtureRequest, redis_server: RedisServer) -> As
     await store.start()
     yield store
     await store.close()
-
-
-async def ask(store: LimitStore, *subjects: Subject, tokens: int = 0) -> Verdict:
-    verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-    store.reserve(subjects, tokens, verdict.set_result)
-    return await verdict
-
-
-async def admitted(store: LimitStore, *subjects: Subject, tokens: int = 0) -> Reservation:
-    verdict = await ask(store, *subjects, tokens=tokens)
-    assert isinstance(verdict, Reservation)
-    return verdict
 
 
 async def refused(store: LimitStore, *subjects: Subject, tokens: int = 0) -> LimitRefusal:
