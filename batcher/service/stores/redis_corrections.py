@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from itertools import islice
 
+from batcher.core.admission.leases import Remainder
 from batcher.core.admission.reservation import Reservation
-from batcher.service.stores.redis_leases import Remainder
 
 MAX_KEPT = 20_000
 """Of different subjects and seconds, about 5 MB; beyond it reservations expire by themselves. It takes Redis away, and some

@@ -22,15 +22,12 @@ from uuid import uuid4
 import msgspec
 
 from batcher.config import LimitMode, LimitsConfig, OnFailure
+from batcher.core.admission.leases import LEASE_S, Leases
 from batcher.core.admission.limits import Limits
 from batcher.core.admission.reservation import LimitRefusal, Reservation, Standing, StoreAway, Subject
 from batcher.service import log
 from batcher.service.limits import OnVerdict, RedisLimitsStatistics, Verdict
-from batcher.service.stores.redis_corrections import Corrections
-from batcher.service.stores.redis_leases import LEASE_S, Leases
-from batcher.service.stores.redis_link import RedisAway, RedisLink, Script
-from batcher.service.stores.redis_refusals import Refusals
-from batcher.service.stores.redis_replies import (
+from batcher.service.stores.redis_codec import (
     Answer,
     Ask,
     decode_answer,
@@ -40,6 +37,9 @@ from batcher.service.stores.redis_replies import (
     refusal,
     reservation,
 )
+from batcher.service.stores.redis_corrections import Corrections
+from batcher.service.stores.redis_link import RedisAway, RedisLink, Script
+from batcher.service.stores.redis_refusals import Refusals
 
 MAX_BATCH = 128
 """Requests in one script call: about a millisecond of Redis, in which nobody else is served."""

@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 
 from batcher.config import LimitMode, RateLimit
+from batcher.core.admission.leases import LEASE_S, SLICES, max_overshoot
 from batcher.core.admission.reservation import Reservation, Subject
 from batcher.service.stores import redis_limits
-from batcher.service.stores.redis_leases import LEASE_S, SLICES, max_overshoot
 from batcher.service.stores.redis_limits import RedisLimits
 from benchmarks.redis_server import RedisServer
 from tests.service.stores.gateways import ANN, Gateways, admitted, ask, remaining, until

@@ -10,9 +10,9 @@ import redis
 from batcher.config import RateLimit
 from batcher.core.admission.limits import Limits
 from batcher.core.admission.reservation import LimitRefusal, Reservation, Subject
+from batcher.service.stores.redis_codec import Answer, Ask, decode_answer, encode_call, is_admitted, refusal, reservation
 from batcher.service.stores.redis_corrections import Difference, Key
 from batcher.service.stores.redis_link import RedisLink, Script
-from batcher.service.stores.redis_replies import Answer, Ask, decode_answer, encode_call, is_admitted, refusal, reservation
 from benchmarks.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio

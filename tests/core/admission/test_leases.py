@@ -1,8 +1,8 @@
 """Slices of hot limits: when one is asked for, what is admitted from it, and how it ends."""
 
 from batcher.config import RateLimit
+from batcher.core.admission.leases import LEASE_S, SLICES, Leases, Remainder, max_overshoot
 from batcher.core.admission.reservation import Reservation, Subject
-from batcher.service.stores.redis_leases import LEASE_S, SLICES, Leases, Remainder, max_overshoot
 
 ANN = Subject("key:ann", RateLimit(600, 60_000))
 TIER = Subject("tier:free", RateLimit(6000, None))
