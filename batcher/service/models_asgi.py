@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from batcher.config import HttpConfig
 from batcher.errors import NotFound, ServiceError
 from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
-from batcher.service.conversation import Answerer
+from batcher.service.conversation import Answerer, require_model
 from batcher.service.door import Door
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.service.wire.models import (
@@ -55,10 +55,7 @@ class CountTokensAsgi:
         try:
             body = await read_body(receive, door=self._door, timeout_s=self._http.body_timeout_s)
             conversation = ANTHROPIC.decode_count(body)
-            if conversation.model != self._answerer.model_id:
-                raise NotFound(
-                    f"there is no model {conversation.model[:100]!r} here: this server has {self._answerer.model_id!r}"
-                )
+            require_model(self._answerer, conversation.model)
             num_tokens = await while_connected(receive, self._answerer.count(conversation))
         except Disconnected:
             return
