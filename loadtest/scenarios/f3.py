@@ -26,7 +26,7 @@ MAX_COST_US = 60.0
 
 PAID_RATE, FREE_RATE = 2000.0, 10_000.0
 FREE_LIMIT = 60
-"""Requests a minute of each free key in the flood: so few that all keys are over it at once, and it is their limit that they are
+"""Requests a minute of each free key in the flood: so few that all are over it at once, and it is their limit that they are
 refused for, and not want of capacity."""
 NUM_FREE_KEYS = 10
 SETTLED_S = 2.0
