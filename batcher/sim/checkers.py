@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from batcher.config import DispatchConfig
+from batcher.core.admission.gate import Refusal
 from batcher.core.dispatch.dispatcher import Dispatcher
 from batcher.core.effects import Effects
 from batcher.sim.books import Books, LawBroken, require
-from batcher.sim.laws import Checker, Order, Promptness, Retries, Room
+from batcher.sim.laws import Checker, Order, Promptness, Retries, Room, check_refusal
 from batcher.sim.world import run_batch
 from batcher.types import Request
 
@@ -30,6 +31,7 @@ class Checkers:
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._config = config
         self._books = Books(num_workers=config.num_workers, answer_of=lambda word: run_batch([word])[0])
         self._checkers: list[Checker] = [kind(self._books, config) for kind in (Promptness, Order, Room)]
         self._checkers.append(Retries(self._books, config, only_poison_raises=only_poison_raises))
@@ -41,6 +43,10 @@ class Checkers:
     def story(self) -> str:
         """The last events, one a line."""
         return "\n".join(_line(at, event) for at, event in self._events)
+
+    def refused(self, request: Request, refusal: Refusal, *, now: float) -> None:
+        self._note(("refused", request.id, refusal), now=now)
+        check_refusal(refusal, self._books, self._config, num_parked=self._dispatcher.statistics().num_parked)
 
     def submitted(self, request: Request, *, now: float) -> None:
         self._note(request, now=now)

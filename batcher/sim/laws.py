@@ -6,6 +6,7 @@ Their numbers stand here again and are not the core's: a checker that asks the c
 from math import inf
 
 from batcher.config import DispatchConfig, PolicyName
+from batcher.core.admission.gate import Refusal
 from batcher.core.effects import Refuse, RunBatch, StopWorker
 from batcher.errors import InputFailed
 from batcher.sim.books import AGAIN, Books, require
@@ -216,6 +217,19 @@ class Retries(Checker):
         elif self._config.retry_reserve >= AMPLE_RESERVE:
             num_lost = self._books.live[effect.request.id].num_lost if effect.request.id in self._books.live else 0
             require(num_lost == self._config.max_attempts, "a request fails after its last attempt", effect, num_lost)
+
+
+def check_refusal(refusal: Refusal, books: Books, config: DispatchConfig, *, num_parked: int) -> None:
+    """The gate's word: honest, and never against somebody who would fit into the next batch of a worker that is up.
+
+    Batches that are parked to run again go before that one, with members that have ended meanwhile, as nobody looks into them.
+    """
+    after_s = refusal.error.retry_after_s
+    require(type(after_s) is int and 1 <= after_s <= MAX_RETRY_AFTER_S, "who is refused is told when to come back", after_s)
+    if refusal.outcome is Outcome.REJECTED_CAPACITY and not num_parked and any(bench.is_ready for bench in books.benches):
+        num_ahead = len(books.waiting)
+        num_full = 1 if config.policy is PolicyName.SINGLE else config.max_batch_size
+        require(num_ahead >= num_full, "nobody is refused who fits into the next batch", num_ahead, refusal)
 
 
 class Room(Checker):

@@ -116,9 +116,10 @@ def run(
     )
     recorder = Recorder(config.tiers, duration_s=scenario.duration_s)
     faults = Faults(scenario.plan, Random(rng.random()))
+    gate = Gate(scenario.tiers, secret=rng.randbytes(16))
     world = World(
         loop=loop,
-        gate=Gate(scenario.tiers, secret=rng.randbytes(16)),
+        gate=gate,
         dispatcher=dispatcher,
         latency=scenario.latency,
         faults=faults,
@@ -151,6 +152,7 @@ def run(
     try:
         world.run(faults.trouble(offered, service_time_s=config.service_time_s), ties=ties, until=calm_at)
         checkers.finished(probes=[probe.id for probe in probes])
+        gate.check()
     except Exception as error:
         error.add_note("the last events:\n" + checkers.story())
         raise

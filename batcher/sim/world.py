@@ -29,6 +29,9 @@ def run_batch(inputs: list[str]) -> list[str]:
 class Watcher(Protocol):
     """Sees all that goes into the dispatcher and all that comes out. It changes nothing; it raises when a law is broken."""
 
+    def refused(self, request: Request, refusal: Refusal, *, now: float) -> None:
+        """By the gate: it never went into the dispatcher."""
+
     def submitted(self, request: Request, *, now: float) -> None: ...
     def cancelled(self, request_id: int, was_live: bool, *, now: float) -> None: ...
     def drained(self, *, now: float) -> None: ...
@@ -110,6 +113,8 @@ class World:
             batch_size=dispatcher.max_batch_size,
         )
         if refusal is not None:
+            if self._watcher is not None:
+                self._watcher.refused(request, refusal, now=now)
             self.refuse(request, refusal)
             return
         if self._watcher is not None:
