@@ -10,12 +10,13 @@ from batcher.service.claims import ClaimStore
 from batcher.service.exposition import Collect
 from batcher.service.front import Front
 from batcher.service.front_metrics import front_metrics, keys_metrics, request_log_metrics
-from batcher.service.kept_metrics import claims_metrics, idempotency_metrics, usage_metrics
+from batcher.service.idempotency_metrics import claims_metrics, idempotency_metrics
 from batcher.service.keys_file import KeySource
 from batcher.service.limits import LimitStore
 from batcher.service.limits_metrics import limit_store_metrics, limiter_metrics
 from batcher.service.request_log import RequestLog
 from batcher.service.safety_metrics import safety_metrics
+from batcher.service.usage_metrics import usage_metrics
 
 
 def stage_metrics(

@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 
 from batcher.service.claims import RedisClaimsStatistics
 from batcher.service.exposition import create_registry
-from batcher.service.kept_metrics import claims_metrics
+from batcher.service.idempotency_metrics import claims_metrics
 from batcher.service.limits import RedisLimitsStatistics
 from batcher.service.limits_metrics import limit_store_metrics
 from tests.service.scraping import Metrics

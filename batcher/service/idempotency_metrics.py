@@ -1,4 +1,4 @@
-"""What is kept of answers, for `GET /metrics`: the answers, for whoever asks again (SPEC S4), and who had how much (S5.3)."""
+"""Requests with an Idempotency-Key and the answers kept for them (SPEC S4), for `GET /metrics`."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,6 @@ from prometheus_client.core import Metric
 from batcher.service.claims import MemoryClaimsStatistics, RedisClaimsStatistics
 from batcher.service.exposition import counters, gauges
 from batcher.service.idempotency import IdempotencyStatistics
-from batcher.service.stores.usage_log import UsageLogStatistics
 
 
 def idempotency_metrics(kept: IdempotencyStatistics) -> Iterator[Metric]:
@@ -28,18 +27,4 @@ def claims_metrics(store: MemoryClaimsStatistics | RedisClaimsStatistics) -> Ite
         ("idempotent_claims", "Claims held in this process.", store.num_claims),
         ("idempotent_answers", "Answers kept in this process.", store.num_answers),
         ("idempotent_answer_bytes", "Bytes of the answers kept in this process.", store.num_bytes),
-    )
-
-
-def usage_metrics(usage: UsageLogStatistics) -> Iterator[Metric]:
-    yield from gauges(
-        ("usage_failing", "1 while the usage log cannot be written.", usage.is_failing),
-        ("usage_waiting_records", "Usage records in memory, for a disk that does not take them.", usage.num_waiting),
-    )
-    yield from counters(
-        ("usage_records", "Usage records that were written.", usage.num_recorded),
-        ("usage_unrecorded", "Usage records that are in no file and will not be.", usage.num_unrecorded),
-        ("usage_failures", "Writes, fsyncs and new segments of the usage log that failed.", usage.num_failures),
-        ("usage_segments", "Segments of the usage log that were begun.", usage.num_segments),
-        ("usage_torn_segments", "Segments found at start with their last line cut off.", usage.num_torn),
     )
