@@ -34,6 +34,7 @@ phrases = ["forbidden"]
 _NAME = re.compile(r"\bbatcher_[a-z0-9_]+")
 _SELECTOR = re.compile(r"\b(batcher_[a-z0-9_]+)\{([^}]*)\}")
 _MATCHER = re.compile(r"([a-z_]+)(?:=~|!~|!=|=)\"")
+_VALUES = re.compile(r"([a-z_]+)=~?\"([^\"$]+)\"")
 _BY = re.compile(r"\bby \(([^)]*)\)")
 OF_PROMETHEUS = {"instance", "job", "le"}
 
@@ -43,6 +44,8 @@ class Told:
 
     def __init__(self, *pages: bytes) -> None:
         self.labels: dict[str, set[str]] = {}
+        self.values: dict[tuple[str, str], set[str]] = {}
+        """Of each name and label."""
         self.families: dict[str, set[str]] = {}
         """Names of the samples of each, with the suffixes of counters and histograms."""
         for page in pages:
@@ -50,6 +53,8 @@ class Told:
                 for sample in family.samples:
                     self.labels.setdefault(sample.name, set()).update(sample.labels)
                     self.families.setdefault(family.name, set()).add(sample.name)
+                    for label, value in sample.labels.items():
+                        self.values.setdefault((sample.name, label), set()).add(value)
 
 
 @pytest.fixture
@@ -106,6 +111,19 @@ async def test_labels_that_are_asked_for_are_there(told: Told) -> None:
         labels = set().union(*(told.labels[name] for name in _NAME.findall(expr)))
         for by in _BY.findall(expr):
             assert {label.strip() for label in by.split(",")} <= labels | OF_PROMETHEUS, where
+
+
+async def test_values_that_are_asked_for_may_occur(told: Told) -> None:
+    """Of closed sets all are there from the beginning: one that is not would never be found, and an alert on it stay silent."""
+    asked = {
+        (name, label, value)
+        for expr in expressions().values()
+        for name, matchers in _SELECTOR.findall(expr)
+        for label, values in _VALUES.findall(matchers)
+        for value in values.split("|")
+    }
+    assert len(asked) > 10
+    assert {(name, label, value) for name, label, value in asked if value not in told.values.get((name, label), ())} == set()
 
 
 async def test_whatever_is_told_is_on_the_dashboard(told: Told) -> None:
