@@ -6,11 +6,13 @@ from batcher.errors import ConfigError
 
 
 def require(condition: bool, setting: str, value: object, expected: str) -> None:
+    """Raises ConfigError unless the condition holds; `expected` is what the value must be, in words."""
     if not condition:
         raise ConfigError(f"{setting} is {value!r}; it must be {expected}")
 
 
 def require_between(setting: str, value: float, low: float, high: float, unit: str = "") -> None:
+    """Raises ConfigError unless the value is finite and within both bounds, themselves included."""
     expected = f"from {_in_full(low)} to {_in_full(high)}{unit and ' ' + unit}"
     require(isfinite(value) and low <= value <= high, setting, value, expected)
 

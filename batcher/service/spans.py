@@ -22,14 +22,14 @@ from opentelemetry.trace.span import TraceState
 
 from batcher.errors import ConfigError
 from batcher.service import log
-from batcher.service.records import RequestLine, Route
+from batcher.service.records import OTHER, RequestLine, Route
 from batcher.service.tracing import NO_PHASES, Phases, TraceContext, Tracer
 from batcher.types import Outcome
 
 CLOSE_S = 2.0
 """What sending the last spans may take; the SDK would wait half a minute for a collector that does not answer."""
 
-_OPERATIONS = {Route.RUN: "text_completion", Route.MESSAGES: "chat", Route.CHAT: "chat"}
+_OPERATIONS: dict[str, str] = {Route.RUN: "text_completion", Route.MESSAGES: "chat", Route.CHAT: "chat"}
 _EXPORTERS = "opentelemetry_traces_exporter"
 _EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -82,7 +82,7 @@ class SpanTracer(Tracer):
     def end(self, context: TraceContext, line: RequestLine, phases: Phases = NO_PHASES) -> None:
         if not context.is_sampled:
             return
-        route = line.route if line.route in _OPERATIONS else "other"
+        route = line.route if line.route in _OPERATIONS else OTHER
         arrived_at = line.at - line.e2e_s
         if not context.parent_id:
             self._ids.trace_id = int(context.trace_id, 16)
@@ -107,7 +107,7 @@ class SpanTracer(Tracer):
             "http.request.method": "POST",
             "http.route": route,
             "http.response.status_code": line.status,
-            "gen_ai.operation.name": _OPERATIONS.get(line.route, "other"),  # type: ignore[call-overload]
+            "gen_ai.operation.name": _OPERATIONS.get(route, OTHER),
             "gen_ai.provider.name": "batcher",
             "gen_ai.request.stream": line.is_streamed,
             "gen_ai.usage.input_tokens": line.input_tokens,

@@ -46,7 +46,9 @@ class Remainder(msgspec.Struct, frozen=True, gc=False):
     """What is left of a slice that has ended, to be given back where it was charged."""
 
     name: str
+    """The subject's."""
     epoch: str
+    """Of the store's memory, as in Reservation; likewise the next."""
     at: int
     requests: int
     tokens: int

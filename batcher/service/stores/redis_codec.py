@@ -24,6 +24,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     on_verdict: OnVerdict
     asked_at: float
+    """On this gateway's own clock, in seconds."""
     is_first_shown: bool
     """Whether the first of them is whom the caller may be told about."""
     slices: tuple[tuple[int, int], ...] = ()

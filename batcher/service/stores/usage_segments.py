@@ -18,7 +18,8 @@ _PROBE = b" " * 4095 + b"\n"
 
 
 class OpenSegment:
-    """A file of this process's own. `size` is where its last whole line ends, `num_synced` how much of that is on the disk."""
+    """A file of this process's own. `size` is where its last whole line ends, `num_synced` how much of that is on the disk,
+    both in bytes; from `ends_at` on, in seconds since 1970, another segment follows."""
 
     __slots__ = ("ends_at", "fd", "num_synced", "size")
 
