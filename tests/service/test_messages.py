@@ -9,6 +9,7 @@ from tests.service.errors import assert_error
 from tests.service.modes import MODES, OVERHEAD, served
 from tests.service.serving import generating, simulated
 from tests.service.sse import MESSAGES, ask, assert_answer, assert_stream, body, opened
+from tests.service.wire.grammars import NO_BODIES
 from tests.service.wire_client import KEY, chunked, connected, request
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
@@ -175,27 +176,7 @@ async def test_what_cannot_be_answered_is_told_so(case: str, is_streamed: bool) 
             assert words in assert_error(response, status, type_)
 
 
-NOT_JSON = {
-    "nothing": b"",
-    "no JSON": b"hello",
-    "list": b"[]",
-    "null": b"null",
-    "cut": body()[:-5],
-    "trailing": body() + b"{}",
-    "lone surrogate": body().replace(b"hello", rb"\ud83d"),
-    "surrogate as bytes": body().replace(b"hello", b"\xed\xa0\xbd"),
-    "overlong": body().replace(b"hello", b"\xc0\xaf"),
-    "latin-1": body().replace(b"hello", b"\xfc"),
-    "byte order mark": b"\xef\xbb\xbf" + body(),
-    "UTF-16": body().decode().encode("utf-16"),
-    "NaN": body().replace(b"100", b"NaN"),
-    "deep": body().replace(b'"hello"', b"[" * 100_000),
-    "deep beside its kind": body().replace(b'"hello"', b'[{"type": ' + b"[" * 100_000),
-    "long name": body()[:-1] + b', "' + b"n" * 100_000 + b'": 1}',
-}
-
-
-@pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON)
+@pytest.mark.parametrize("data", NO_BODIES.values(), ids=NO_BODIES)
 async def test_what_is_no_json_or_no_text_is_told_so(data: bytes) -> None:
     """B74."""
     async with generating(simulated()) as server, connected(server.port) as client:

@@ -1,15 +1,13 @@
-"""The official `anthropic` client where something goes wrong: refusals, retries, streams that break."""
+"""The official `anthropic` client where something goes wrong: refusals, and streams that break. `test_sdk_retries.py` has the rest."""
 
 import asyncio
 
-import anthropic
 import httpx2
 import pytest
 from anthropic import (
     Anthropic,
     APIConnectionError,
     APIStatusError,
-    APITimeoutError,
     AsyncAnthropic,
     AuthenticationError,
     BadRequestError,
@@ -21,11 +19,10 @@ from anthropic.types import RawMessageStreamEvent
 from batcher import errors
 from batcher.config import TierConfig
 from batcher.service.wire.anthropic import ANTHROPIC
-from batcher.types import FinishReason, Usage
 from tests.service.modes import MODES, served
-from tests.service.sdk import ERRORS, WAYS, in_thread, skip_naps
+from tests.service.sdk import WAYS, in_thread
 from tests.service.sdk_anthropic import asked, create, events_of, settings
-from tests.service.stand_in import REQUEST_ID, SILENCE, refusal, standing_in, stream, whole
+from tests.service.stand_in import standing_in, stream
 from tests.service.wire.grammars import HEAD, body
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("way", WAYS)]
@@ -71,46 +68,6 @@ async def test_over_its_limit_a_key_is_told_so(way: str, mode: str) -> None:
     assert headers["anthropic-ratelimit-requests-limit"] == "1"
     assert headers["anthropic-ratelimit-requests-remaining"] == "0"
     assert headers["anthropic-ratelimit-requests-reset"].endswith("Z")
-
-
-async def test_every_error_has_its_class(way: str) -> None:
-    async with standing_in(*(refusal(ANTHROPIC, error) for error, _ in ERRORS)) as stand_in:
-        for error, name in ERRORS:
-            with pytest.raises(getattr(anthropic, name)) as raised:
-                await create(way, stand_in.port)
-            assert raised.value.status_code == error.status
-            assert raised.value.request_id == REQUEST_ID
-            assert raised.value.body["error"]["message"] == "m"
-
-
-ANSWER = whole(ANTHROPIC, ANTHROPIC.encode_answer(HEAD, "hello", FinishReason.END_TURN, None, Usage(5, 2)))
-
-
-async def test_the_client_comes_back_when_it_is_told_to(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps = skip_naps(monkeypatch)
-    full = refusal(ANTHROPIC, errors.Overloaded("full", retry_after_s=7))
-    limited = refusal(ANTHROPIC, errors.RateLimited("enough", retry_after_s=59))
-    async with standing_in(full, limited, ANSWER) as stand_in:
-        assert (await create(way, stand_in.port, {"max_retries": 2})).id == "msg_req_1"
-        assert len(stand_in.heard) == 3
-        assert len({heard.body for heard in stand_in.heard}) == 1
-    assert [nap for nap in naps if nap] == [7.0, 59.0]
-
-
-async def test_the_client_does_not_come_back_where_it_cannot_help(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps = skip_naps(monkeypatch)
-    failing = [errors.InputFailed("m"), errors.IdempotencyMismatch("m"), errors.InvalidRequest("m")]
-    async with standing_in(*(refusal(ANTHROPIC, error) for error in failing)) as stand_in:
-        for _ in failing:
-            with pytest.raises(APIStatusError):
-                await create(way, stand_in.port, {"max_retries": 2})
-    assert not any(naps)
-
-
-async def test_a_client_that_waits_no_longer_says_so(way: str) -> None:
-    async with standing_in(SILENCE) as stand_in:
-        with pytest.raises(APITimeoutError):
-            await create(way, stand_in.port, {"timeout": 0.05})
 
 
 # Streams that break

@@ -1,12 +1,10 @@
-"""The official `openai` client where something goes wrong: refusals, retries, streams that break."""
+"""The official `openai` client where something goes wrong: refusals, and streams that break. `test_sdk_retries.py` has the rest."""
 
-import openai
 import pytest
 from openai import (
     APIConnectionError,
     APIError,
     APIStatusError,
-    APITimeoutError,
     AuthenticationError,
     BadRequestError,
     NotFoundError,
@@ -17,11 +15,10 @@ from openai.types.chat import ChatCompletionChunk
 from batcher import errors
 from batcher.config import TierConfig
 from batcher.service.wire.openai import OPENAI
-from batcher.types import FinishReason, Usage
 from tests.service.modes import MODES, served
-from tests.service.sdk import ERRORS, WAYS, skip_naps
+from tests.service.sdk import WAYS
 from tests.service.sdk_openai import chunks_of, create
-from tests.service.stand_in import REQUEST_ID, SILENCE, refusal, standing_in, stream, whole
+from tests.service.stand_in import standing_in, stream
 from tests.service.wire.grammars import HEAD, body
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("way", WAYS)]
@@ -69,46 +66,6 @@ async def test_over_its_limit_a_key_is_told_so(way: str, mode: str) -> None:
     assert headers["x-ratelimit-limit-requests"] == "1"
     assert headers["x-ratelimit-remaining-requests"] == "0"
     assert headers["x-ratelimit-reset-requests"].endswith("s")
-
-
-async def test_every_error_has_its_class(way: str) -> None:
-    async with standing_in(*(refusal(OPENAI, error) for error, _ in ERRORS)) as stand_in:
-        for error, name in ERRORS:
-            with pytest.raises(getattr(openai, name)) as raised:
-                await create(way, stand_in.port)
-            assert (raised.value.status_code, raised.value.type) == (error.status, error.type)
-            assert raised.value.request_id == REQUEST_ID
-            assert "m" in raised.value.message
-
-
-ANSWER = whole(OPENAI, OPENAI.encode_answer(HEAD, "hello", FinishReason.END_TURN, None, Usage(5, 2)))
-
-
-async def test_the_client_comes_back_when_it_is_told_to(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps = skip_naps(monkeypatch)
-    full = refusal(OPENAI, errors.Overloaded("full", retry_after_s=7))
-    limited = refusal(OPENAI, errors.RateLimited("enough", retry_after_s=59))
-    async with standing_in(full, limited, ANSWER) as stand_in:
-        assert (await create(way, stand_in.port, {"max_retries": 2})).id == "chatcmpl-req_1"
-        assert len(stand_in.heard) == 3
-        assert len({heard.body for heard in stand_in.heard}) == 1
-    assert [nap for nap in naps if nap] == [7.0, 59.0]
-
-
-async def test_the_client_does_not_come_back_where_it_cannot_help(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps = skip_naps(monkeypatch)
-    failing = [errors.InputFailed("m"), errors.IdempotencyMismatch("m"), errors.InvalidRequest("m")]
-    async with standing_in(*(refusal(OPENAI, error) for error in failing)) as stand_in:
-        for _ in failing:
-            with pytest.raises(APIStatusError):
-                await create(way, stand_in.port, {"max_retries": 2})
-    assert not any(naps)
-
-
-async def test_a_client_that_waits_no_longer_says_so(way: str) -> None:
-    async with standing_in(SILENCE) as stand_in:
-        with pytest.raises(APITimeoutError):
-            await create(way, stand_in.port, {"timeout": 0.05})
 
 
 # Streams that break

@@ -12,36 +12,12 @@ from batcher.errors import InvalidRequest, ServerFault
 from batcher.service.conversation import Conversation
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.types import FinishReason, Usage
-from tests.service.wire.grammars import GRAMMARS, HEAD, body, document
+from tests.service.wire.grammars import GRAMMARS, HEAD, NO_BODIES, body, document
 
 pytestmark = pytest.mark.parametrize("name", GRAMMARS)
 
-BAD = {
-    "nothing": b"",
-    "no JSON": b"hello",
-    "list": b"[]",
-    "null": b"null",
-    "cut": body()[:-5],
-    "trailing": body() + b"{}",
-    "lone surrogate": body().replace(b"hello", rb"\ud83d"),
-    "surrogate as bytes": body().replace(b"hello", b"\xed\xa0\xbd"),
-    "overlong": body().replace(b"hello", b"\xc0\xaf"),
-    "latin-1": body().replace(b"hello", b"\xfc"),
-    "line break in a string": body().replace(b"hello", b"a\nb"),
-    "byte order mark": b"\xef\xbb\xbf" + body(),
-    "UTF-16": body().decode().encode("utf-16"),
-    "UTF-32": body().decode().encode("utf-32"),
-    "NaN": body().replace(b"7", b"NaN"),
-    "huge": body().replace(b"7", b"9" * 5000),
-    "huge exponent": body(temperature=1).replace(b'"temperature": 1', b'"temperature": 1e999'),
-    "deep": body().replace(b'"hello"', b"[" * 100_000),
-    "deep in what is ignored": body().replace(b'"model"', b'"metadata": ' + b"[" * 100_000),
-    "deep in what is unknown": body().replace(b'"model"', b'"x": ' + b"[" * 100_000),
-    "long name": body()[:-1] + b', "' + b"n" * 100_000 + b'": 1}',
-}
 
-
-@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("data", NO_BODIES.values(), ids=NO_BODIES)
 def test_what_is_no_json_or_no_text_is_told_so(name: str, data: bytes) -> None:
     """B74. The words are short, however long what they are about."""
     with pytest.raises(InvalidRequest) as refused:
