@@ -1,4 +1,4 @@
-"""The official `anthropic` client where something goes wrong: refusals, and streams that break. `test_sdk_retries.py` has the rest."""
+"""The official `anthropic` client where something goes wrong: refusals, and streams that break."""
 
 import asyncio
 

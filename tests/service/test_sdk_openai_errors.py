@@ -1,4 +1,4 @@
-"""The official `openai` client where something goes wrong: refusals, and streams that break. `test_sdk_retries.py` has the rest."""
+"""The official `openai` client where something goes wrong: refusals, and streams that break."""
 
 import pytest
 from openai import (

@@ -71,8 +71,6 @@ async def test_every_error_has_its_class(vendor: Vendor, way: str) -> None:
             assert told["message"] == "m"
             has_word = vendor.module is openai or error.type != "idempotency_error"
             assert told["type"] == (error.type if has_word else "invalid_request_error")
-                "invalid_request_error" if vendor.module is anthropic and error.status in (409, 422) else error.type
-            )
 
 
 async def test_the_client_comes_back_when_it_is_told_to(vendor: Vendor, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
