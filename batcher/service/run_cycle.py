@@ -31,7 +31,8 @@ class Connection(Protocol):
 class RunCycle:
     """`refusal` is the reason once the request is refused; `reads_on` says that its body is read even so.
 
-    `passage` takes it through the stages; `pending` is what it was submitted as.
+    `passage` takes it through the stages; `pending` is what it was submitted as, until that is over: each knows the other, and
+    what stayed so would keep the request, body and all, until the collector of cycles comes.
     """
 
     __slots__ = (
@@ -111,6 +112,7 @@ class RunCycle:
         if not self.response_complete:
             if self.pending is not None:
                 self.pending.cancel()
+                self.pending = None
             self.passage.leave()
         self.response_complete = True
 
@@ -124,9 +126,11 @@ class RunCycle:
         elif not self.more_body:
             body, self.body = self.body, b""
             try:
-                self.pending = self.endpoint.submit(self.passage, body, self._reply)
-                if self.pending is None:
+                pending = self.endpoint.submit(self.passage, body, self._reply)
+                if pending is None:
                     self.connection.hand_over(self, body)
+                elif not self.response_complete:
+                    self.pending = pending
             except ServiceError as error:
                 self._reply(error)
             except Exception as error:
@@ -135,6 +139,7 @@ class RunCycle:
 
     def _reply(self, result: Reply | ServiceError) -> None:
         self.response_complete = True
+        self.pending = None
         if self.is_gone:
             return
         if isinstance(result, ServiceError):
