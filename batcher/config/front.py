@@ -10,6 +10,11 @@ from batcher.config.checks import require, require_between
 from batcher.config.choices import LimitMode, OnFailure, TokenEstimate
 
 
+MAX_KEEP_S = 86_400.0
+"""The longest that an Idempotency-Key may mean the same question: usage looks no further for records of one question, so an answer
+promised for longer could be billed twice after a crash."""
+
+
 def _require_redis(url: str | None, timeout_s: float) -> None:
     if url is not None:
         parts = urlsplit(url)
@@ -72,8 +77,8 @@ class IdempotencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """Where gateways share them; None keeps them in this process."""
     redis_timeout_s: float = 0.5
     """What one answer of Redis may take before it counts as away."""
-    keep_s: float = 86_400.0
-    """How long an answer is given again."""
+    keep_s: float = MAX_KEEP_S
+    """How long an answer is given again. Usage bills one question once a day, however short this is."""
     max_answers: int = 100_000
     """Kept, by this process or by Redis for all gateways; the oldest go first."""
     max_bytes: int = 256 * 2**20
@@ -84,7 +89,7 @@ class IdempotencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def __post_init__(self) -> None:
         _require_redis(self.redis_url, self.redis_timeout_s)
-        require_between("idempotency_keep", self.keep_s, 1.0, 30 * 86_400.0, "seconds")
+        require_between("idempotency_keep", self.keep_s, 1.0, MAX_KEEP_S, "seconds")
         require_between("idempotency_answers", self.max_answers, 1, 10_000_000)
         require_between("idempotency_bytes", self.max_bytes, 1_000_000, 2**40, "bytes")
         require_between("idempotency_wait", self.wait_s, 0.0, 3600.0, "seconds")

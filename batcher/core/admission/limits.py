@@ -6,8 +6,9 @@ older one weighted were refused: they guess where in the older minute its reques
 twice. A token bucket was refused as well: full when a minute starts, it lets through nearly twice its rate in that minute.
 
 Check and charge are one step (CASES B33): whoever is let in has already paid when the next one is looked at. A request is
-charged at the second of its admission, and what it turns out to have cost corrects that second's bucket; when the bucket counts
-no more, nothing is left to correct.
+charged at the second of its admission, and what it turns out to have cost corrects that second's bucket. When the bucket counts
+no more, what was charged too much is free already, and what was charged too little is charged to the second in which that
+becomes known: an answer that takes longer than a minute would cost nothing where little or nothing of it is reserved.
 
 Time is monotonic seconds, given by the owner; if it steps back, no time has passed (CASES B34).
 """
@@ -78,18 +79,7 @@ class Limits:
         self._pass_until(now)
         if not self._has_room(subjects, tokens):
             return self._refuse(subjects, tokens)
-        windows = self._windows
-        charges = []
-        for subject in subjects:
-            window = windows.get(subject.name)
-            if window is None:
-                window = windows[subject.name] = Window(subject.name, [])
-            else:
-                windows.move_to_end(subject.name)
-            charges.append((window, window.charge(self._second, tokens)))
-        while len(windows) > self._max_subjects:
-            _, dropped = windows.popitem(last=False)
-            self._num_forgotten += not dropped.is_idle(self._oldest)
+        charges = self._charge(subjects, 1, tokens)
         reservation = Reservation(subjects, tokens, self._second, "", self._standing(subjects[0]))
         self._open[id(reservation)] = _Open(reservation, charges)
         return reservation
@@ -102,18 +92,23 @@ class Limits:
         if tokens < 0:
             raise ValueError(f"a request cannot have cost {tokens} tokens")
         more = tokens - reservation.tokens
-        for window, bucket in self._end(reservation, now=now):
+        charges = self._end(reservation, now=now)
+        if charges is None:
+            if more > 0:
+                self._charge(reservation.subjects, 0, more)
+            return
+        for window, bucket in charges:
             bucket.tokens += more
             window.tokens += more
 
     def give_back(self, reservation: Reservation, *, now: float) -> None:
         """The request was not served and counts for nothing. Raises ValueError if the reservation has ended or is not ours."""
-        for window, bucket in self._end(reservation, now=now):
+        for window, bucket in self._end(reservation, now=now) or ():
             bucket.requests -= 1
             bucket.tokens -= reservation.tokens
             window.requests -= 1
             window.tokens -= reservation.tokens
-            if window.requests == 0 and self._windows.get(window.name) is window:
+            if window.requests == window.tokens == 0 and self._windows.get(window.name) is window:
                 del self._windows[window.name]
 
     def peek(self, subjects: tuple[Subject, ...], *, now: float) -> LimitRefusal | None:
@@ -148,6 +143,22 @@ class Limits:
                 break
             self._windows.popitem(last=False)
 
+    def _charge(self, subjects: tuple[Subject, ...], requests: int, tokens: int) -> list[tuple[Window, Bucket]]:
+        """To this second."""
+        windows = self._windows
+        charges = []
+        for subject in subjects:
+            window = windows.get(subject.name)
+            if window is None:
+                window = windows[subject.name] = Window(subject.name, [])
+            else:
+                windows.move_to_end(subject.name)
+            charges.append((window, window.charge(self._second, requests, tokens)))
+        while len(windows) > self._max_subjects:
+            _, dropped = windows.popitem(last=False)
+            self._num_forgotten += not dropped.is_idle(self._oldest)
+        return charges
+
     def _has_room(self, subjects: tuple[Subject, ...], tokens: int) -> bool:
         windows = self._windows
         oldest = self._oldest
@@ -179,23 +190,23 @@ class Limits:
                     last_at, last, is_tokens = at, subject, True
         return LimitRefusal(last, is_tokens, last_at - self._now, self._standing(subjects[0]))
 
-    def _end(self, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
-        """Where it was charged and still counts."""
+    def _end(self, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
+        """Where it was charged; None where that counts no more."""
         self._pass_until(now)
         held = self._open.pop(id(reservation), None)
         if held is not None:
             return held.charges
         if reservation.at >= self._oldest:
             raise ValueError("the reservation has ended before, or was made elsewhere")
-        return []
+        return None
 
     def _standing(self, subject: Subject) -> Standing:
         window = self._windows.get(subject.name, EMPTY)
         requests_at = tokens_at = self._now
         for bucket in reversed(window.buckets):
             requests_at = max(requests_at, bucket.second + COUNTED_S) if bucket.requests else requests_at
-            if bucket.tokens:
-                tokens_at = bucket.second + COUNTED_S
+            tokens_at = max(tokens_at, bucket.second + COUNTED_S) if bucket.tokens else tokens_at
+            if tokens_at > self._now < requests_at:
                 break
         max_requests, max_tokens = subject.limit.requests_per_minute, subject.limit.tokens_per_minute
         return Standing(

@@ -41,16 +41,16 @@ class Window(msgspec.Struct, gc=False):
         """Whether nothing counts since the second `oldest`."""
         return not self.buckets or self.buckets[-1].second < oldest
 
-    def charge(self, second: int, tokens: int) -> Bucket:
-        """One request and so many tokens, in this second or a later one than any before."""
-        self.requests += 1
+    def charge(self, second: int, requests: int, tokens: int) -> Bucket:
+        """So many of both, in this second or a later one than any before."""
+        self.requests += requests
         self.tokens += tokens
         if self.buckets and self.buckets[-1].second == second:
             bucket = self.buckets[-1]
-            bucket.requests += 1
+            bucket.requests += requests
             bucket.tokens += tokens
             return bucket
-        bucket = Bucket(second, 1, tokens)
+        bucket = Bucket(second, requests, tokens)
         self.buckets.append(bucket)
         return bucket
 

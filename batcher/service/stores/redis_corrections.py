@@ -16,8 +16,9 @@ MAX_SENT = 1_000
 Key = tuple[str, str, int]
 """A subject's name, the epoch and the second of what is corrected."""
 
-Difference = tuple[int, int]
-"""In requests and tokens."""
+Difference = tuple[int, int, int]
+"""In requests, in tokens given back, and in tokens charged beyond what was reserved: these are owed even when their second counts
+no more, so they are added up apart."""
 
 
 class Corrections:
@@ -31,11 +32,12 @@ class Corrections:
         return len(self._differences)
 
     def add(self, key: Key, requests: int, tokens: int) -> None:
+        less, more = min(tokens, 0), max(tokens, 0)
         before = self._differences.get(key)
         if before is not None:
-            self._differences[key] = (before[0] + requests, before[1] + tokens)
+            self._differences[key] = (before[0] + requests, before[1] + less, before[2] + more)
         elif len(self._differences) < MAX_KEPT:
-            self._differences[key] = (requests, tokens)
+            self._differences[key] = (requests, less, more)
         else:
             self.num_dropped += 1
 

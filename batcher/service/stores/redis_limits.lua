@@ -7,9 +7,10 @@
 -- Time is this server's, in whole seconds that never go back: when its wall clock does, the seconds lost are added from then
 -- on (`lag`). Keys are made here and lie anywhere, so this does not run on Redis Cluster.
 --
--- ARGV[1], in MessagePack: {epoch if there is none, {{name, epoch, at, requests, tokens}, ...},
+-- ARGV[1], in MessagePack: {epoch if there is none, {{name, epoch, at, requests, tokens, more}, ...},
 --                           {{tokens, {{name, requests limit, tokens limit, requests slice, tokens slice}, ...}}, ...}}
--- with -1 for no limit. Replies, in MessagePack: {epoch, second, microseconds, {verdict, ...}}, a verdict being
+-- with -1 for no limit. `more` are tokens that an answer has cost beyond its reservation: where its second counts no more they are
+-- charged to this one. Replies, in MessagePack: {epoch, second, microseconds, {verdict, ...}}, a verdict being
 --   {0, newest, {requests, tokens, requests granted, tokens granted} of each subject, totals after the grant}
 --   {which subject, 1 if its tokens, when there is room, newest, requests, tokens}, the last three being the first subject's
 local WINDOW = 60
@@ -72,10 +73,23 @@ local function window(name)
     return it
 end
 
-local function correct(name, of_epoch, at, requests, tokens)
-    if of_epoch ~= epoch or at < second - WINDOW then
+local function charge(it, requests, tokens)
+    it.requests, it.tokens = it.requests + requests, it.tokens + tokens
+    it.r, it.t = it.r + requests, it.t + tokens
+    it.newest, it.is_changed, it.is_charged = second, true, true
+end
+
+local function correct(name, of_epoch, at, requests, tokens, more)
+    if of_epoch ~= epoch then
         return -- What this store has forgotten is not given back to it.
     end
+    if at < second - WINDOW then
+        if more > 0 then
+            charge(window(name), 0, more)
+        end
+        return
+    end
+    tokens = tokens + more
     local it = window(name)
     local r, t = it.r, it.t
     if at ~= second then
@@ -122,12 +136,6 @@ local function room_at(it, column, over)
         end
     end
     return second + WINDOW + 1
-end
-
-local function charge(it, requests, tokens)
-    it.requests, it.tokens = it.requests + requests, it.tokens + tokens
-    it.r, it.t = it.r + requests, it.t + tokens
-    it.newest, it.is_changed, it.is_charged = second, true, true
 end
 
 local function grant(it, subject)

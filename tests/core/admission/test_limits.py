@@ -156,7 +156,35 @@ def test_a_reservation_ends_once() -> None:
     limits.check()
 
 
-def test_who_ends_after_his_second_counts_no_more_changes_nothing() -> None:
+def test_an_answer_that_takes_longer_than_a_minute_costs_what_it_cost() -> None:
+    """Where nothing is reserved for it, it would be free once its second counts no more: whoever asks for long answers would
+    have no limit at all."""
+    limits, ann = some_limits(), a_key(requests=1, tokens=100)
+    slow = admitted(limits.reserve(ann, 0, now=1.0))
+
+    limits.settle(slow, 250, now=70.0)
+
+    refusal = refused(limits.reserve(ann, 1, now=70.5))
+    assert (refusal.is_tokens, refusal.retry_after_s) == (True, 60.5)
+    # It is no request of this minute, though, and when there is room again there is all of it.
+    assert refusal.standing == Standing(1, 1, 0.0, 100, 0, 60.5)
+    assert admitted(limits.reserve(ann, 100, now=131.0)).standing.requests_remaining == 0
+    limits.check()
+
+
+def test_what_is_known_late_stays_counted_when_the_request_beside_it_is_given_back() -> None:
+    limits, ann = some_limits(), a_key(tokens=100)
+    slow = admitted(limits.reserve(ann, 0, now=1.0))
+    other = admitted(limits.reserve(ann, 10, now=70.0))
+    limits.settle(slow, 60, now=70.5)
+
+    limits.give_back(other, now=71.0)
+
+    assert refused(limits.reserve(ann, 41, now=71.0)).standing.tokens_remaining == 40
+    limits.check()
+
+
+def test_who_ends_after_his_second_counts_no_more_is_given_nothing_back() -> None:
     limits, ann = some_limits(), a_key(tokens=100)
     early = admitted(limits.reserve(ann, 60, now=1.0))
     late = admitted(limits.reserve(ann, 60, now=62.0))

@@ -35,14 +35,14 @@ def charge_after_check(patch: pytest.MonkeyPatch) -> None:
     """CASES B33: tokens are charged when the answer ends, and whoever comes meanwhile sees an empty bucket."""
     charge, end = Window.charge, Limits._end
 
-    def later(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+    def later(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
         charges = end(self, reservation, now=now)
-        for window, bucket in charges:
+        for window, bucket in charges or ():
             window.tokens += reservation.tokens
             bucket.tokens += reservation.tokens
         return charges
 
-    patch.setattr(Window, "charge", lambda self, second, tokens: charge(self, second, 0))
+    patch.setattr(Window, "charge", lambda self, second, requests, tokens: charge(self, second, requests, 0))
     patch.setattr(Limits, "_end", later)
 
 
@@ -74,20 +74,28 @@ def charged_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """The difference is booked in the second in which it becomes known."""
 
     def late(self: Limits, reservation: Reservation, tokens: int, *, now: float) -> None:
-        for window, _ in self._end(reservation, now=now):
-            window.charge(self._second, tokens - reservation.tokens)
-            window.buckets[-1].requests -= 1
-            window.requests -= 1
+        for window, _ in self._end(reservation, now=now) or ():
+            window.charge(self._second, 0, tokens - reservation.tokens)
 
     patch.setattr(Limits, "settle", late)
+
+
+def free_when_late(patch: pytest.MonkeyPatch) -> None:
+    """What an answer has cost more than was reserved is forgotten once its second counts no more."""
+    charge = Limits._charge
+
+    def forgetful(self: Limits, subjects: tuple[Subject, ...], requests: int, tokens: int) -> list[tuple[Window, Bucket]]:
+        return charge(self, subjects, requests, tokens) if requests else []
+
+    patch.setattr(Limits, "_charge", forgetful)
 
 
 def ends_twice(patch: pytest.MonkeyPatch) -> None:
     """Nobody remembers which reservations have ended."""
 
-    def trusting(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+    def trusting(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
         self._pass_until(now)
-        return self._open[id(reservation)].charges if id(reservation) in self._open else []
+        return self._open[id(reservation)].charges if id(reservation) in self._open else None
 
     patch.setattr(Limits, "_end", trusting)
 
@@ -104,7 +112,7 @@ def kept_by_the_refused(patch: pytest.MonkeyPatch) -> None:
 
     def greedy(self: Limits, subjects: tuple[Subject, ...], tokens: int) -> object:
         for subject in subjects:
-            self._windows.setdefault(subject.name, Window(subject.name, [])).charge(self._second, 0)
+            self._windows.setdefault(subject.name, Window(subject.name, [])).charge(self._second, 1, 0)
         return refuse(self, subjects, tokens)
 
     patch.setattr(Limits, "_refuse", greedy)
@@ -119,12 +127,13 @@ def given_back_by_name(patch: pytest.MonkeyPatch) -> None:
     """What a subject was charged before it was dropped becomes room in its new counters."""
     end = Limits._end
 
-    def by_name(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+    def by_name(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
+        held = end(self, reservation, now=now)
         charges = []
-        for window, bucket in end(self, reservation, now=now):
+        for window, bucket in held or ():
             current = self._windows.get(window.name, window)
             charges += [(current, other) for other in current.buckets if other.second == bucket.second]
-        return charges
+        return None if held is None else charges
 
     patch.setattr(Limits, "_end", by_name)
 
@@ -137,6 +146,7 @@ def given_back_by_name(patch: pytest.MonkeyPatch) -> None:
         one_second_short,
         time_goes_back,
         charged_at_the_end,
+        free_when_late,
         ends_twice,
         first_subject_only,
         kept_by_the_refused,

@@ -122,19 +122,38 @@ async def test_what_was_forgotten_is_not_given_back(store: Store, beside: redis.
     second = await store.reserve(ANN)
     assert isinstance(second, Reservation)
     assert second.epoch != first.epoch
-    await store.call(((ANN.name, first.epoch, second.at), (-1, 0)))
+    await store.call(((ANN.name, first.epoch, second.at), (-1, 0, 0)))
     assert store.held(ANN)["requests"] == 1
-    await store.call(((ANN.name, second.epoch, second.at), (-1, 0)))
+    await store.call(((ANN.name, second.epoch, second.at), (-1, 0, 0)))
     assert store.held(ANN)["requests"] == 0
 
 
 async def test_nothing_becomes_negative(store: Store) -> None:
     first = await store.reserve(ANN, tokens=5)
     assert isinstance(first, Reservation)
-    await store.call(((ANN.name, first.epoch, first.at), (-7, -9)), (("key:nobody", first.epoch, first.at), (-1, -1)))
+    await store.call(((ANN.name, first.epoch, first.at), (-7, -9, 0)), (("key:nobody", first.epoch, first.at), (-1, -1, 0)))
     held = store.held(ANN)
     assert (held["requests"], held["tokens"], held[f"r{first.at}"], held[f"t{first.at}"]) == (0, 0, 0, 0)
     assert store.held(Subject("key:nobody", RateLimit(1))) == {}
+
+
+async def test_what_is_owed_late_is_charged_to_the_second_in_which_it_is_known(store: Store) -> None:
+    """As in memory: an answer that takes longer than a minute has its price, though it is no request of this one."""
+    ben = Subject("key:ben", RateLimit(1, 100))
+    first = await store.reserve(ben, tokens=10)
+    assert isinstance(first, Reservation)
+    store.pass_s(62)
+
+    late = (ben.name, first.epoch, first.at)
+    answer = await store.call((late, (-1, -10, 0)), (late, (0, -5, 95)))
+
+    held = store.held(ben)
+    assert (held["requests"], held["tokens"], held[f"t{answer.second}"]) == (0, 95, 95)
+    refused = await store.reserve(ben, tokens=6)
+    assert isinstance(refused, LimitRefusal)
+    assert (refused.is_tokens, refused.standing.requests_remaining, refused.standing.tokens_remaining) == (True, 1, 5)
+    store.pass_s(62)
+    assert isinstance(await store.reserve(ben, tokens=100), Reservation)
 
 
 async def test_a_subject_goes_by_itself(store: Store, beside: redis.Redis) -> None:
@@ -176,7 +195,8 @@ async def test_it_counts_as_the_memory_does(store: Store, seed: int) -> None:
             case 1 if is_open:
                 given, of_model = is_open.pop(rng.randrange(len(is_open)))
                 is_served, tokens = rng.random() < 0.5, rng.randrange(120)
-                difference = (0, tokens - given.tokens) if is_served else (-1, -given.tokens)
+                more = tokens - given.tokens
+                difference = (0, min(more, 0), max(more, 0)) if is_served else (-1, -given.tokens, 0)
                 answer = await store.call(*[((each.name, given.epoch, given.at), difference) for each in given.subjects])
                 if is_served:
                     model.settle(of_model, tokens, now=answer.second)
