@@ -9,9 +9,8 @@ import msgspec
 from batcher.config.checks import require, require_between
 from batcher.config.choices import LimitMode, OnFailure, TokenEstimate
 
-
 MAX_KEEP_S = 86_400.0
-"""The longest that an Idempotency-Key may mean the same question: usage looks no further for records of one question, so an answer
+"""The longest that an Idempotency-Key may mean the same question. Usage looks no further for records of one question: an answer
 promised for longer could be billed twice after a crash."""
 
 

@@ -18,12 +18,10 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
+from batcher.config import MAX_KEEP_S
 from batcher.service.records import UsageRecord
 from batcher.types import Outcome
 from batcher.usage.segments import DAY_S, date_of
-
-WINDOW_S = 86_400.0
-"""An Idempotency-Key means the same question for so long; after it, the same key is another question."""
 
 _NUM_FILES = 64
 """So much of a window's digests is in memory at a time: a hundred million of them are some 400 MB."""
@@ -97,7 +95,7 @@ class Books:
         if record.idempotency is None:
             if self._from_at <= at < self._until_at:
                 self._sums[self._group_of(record)].add(record.input_tokens, record.output_tokens)
-        elif self._from_at - WINDOW_S <= at < self._until_at + WINDOW_S:
+        elif self._from_at - MAX_KEEP_S <= at < self._until_at + MAX_KEEP_S:
             # Also from outside of the days asked for: the one that is billed may be there.
             digest = blake2b(record.idempotency.encode(), digest_size=16).digest()
             is_full = record.outcome is Outcome.OK
@@ -147,7 +145,7 @@ def _windows(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
     """Cuts what is in order of time where the key has come to mean another question."""
     question: list[_Entry] = []
     for entry in entries:
-        if question and entry[1] - question[0][1] >= WINDOW_S:
+        if question and entry[1] - question[0][1] >= MAX_KEEP_S:
             yield question
             question = []
         question.append(entry)

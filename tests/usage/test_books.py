@@ -2,9 +2,10 @@
 
 import random
 
+from batcher.config import MAX_KEEP_S
 from batcher.service.records import UsageRecord
 from batcher.types import Outcome
-from batcher.usage.books import WINDOW_S, Books, By, Row
+from batcher.usage.books import Books, By, Row
 from tests.usage.examples import DAY, NOON, record
 
 
@@ -54,8 +55,8 @@ def test_one_question_is_billed_once_the_last_that_was_given_in_full() -> None:
 
 def test_a_day_later_the_key_is_another_question() -> None:
     first = record(tokens=(1, 1), at=NOON, idempotency="d")
-    within = record(tokens=(2, 2), at=NOON + WINDOW_S - 1, idempotency="d")
-    after = record(tokens=(4, 4), at=NOON + WINDOW_S, idempotency="d")
+    within = record(tokens=(2, 2), at=NOON + MAX_KEEP_S - 1, idempotency="d")
+    after = record(tokens=(4, 4), at=NOON + MAX_KEEP_S, idempotency="d")
     assert rows(first, within) == ([Row(("key_a",), 1, 2, 2)], 1)
     assert rows(first, after) == ([Row(("key_a",), 2, 5, 5)], 0)
     assert rows(first, within, after) == ([Row(("key_a",), 2, 6, 6)], 1)
