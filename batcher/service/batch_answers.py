@@ -143,6 +143,9 @@ def cut(output: str, max_tokens: int, stop_sequences: tuple[str, ...]) -> tuple[
     At most max_tokens bytes of whole characters, and nothing from the stop sequence on that ends first (of those that end
     together, the longest).
     """
+    if output.isascii() and not stop_sequences:
+        text = output[:max_tokens]
+        return text, FinishReason.END_TURN if text == output else FinishReason.MAX_TOKENS, None, len(text)
     data = output.encode()
     text = data[:max_tokens].decode("utf-8", "ignore")
     found = [(begin + len(stop), begin, stop) for stop in stop_sequences if (begin := text.find(stop)) >= 0]
