@@ -17,8 +17,8 @@ Key = tuple[str, str, int]
 """A subject's name, the epoch and the second of what is corrected."""
 
 Difference = tuple[int, int, int]
-"""In requests, in tokens given back, and in tokens charged beyond what was reserved: these are owed even when their second counts
-no more, so they are added up apart."""
+"""In requests, in tokens given back, and in tokens charged beyond what was reserved: these are owed even when their second
+counts no more, so they are added up apart."""
 
 
 class Corrections:
