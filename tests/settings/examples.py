@@ -36,6 +36,7 @@ EXAMPLES: dict[str, Any] = {
     "safety_rules": Path("rules.toml"),
     "safety_checker": "m:a",
     "safety_failure": OnFailure.OPEN,
+    "idempotency_keep": 3600.0,
     "usage_dir": Path("usage"),
     "usage_failure": OnFailure.CLOSED,
     "request_log": Switch.OFF,
