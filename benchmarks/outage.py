@@ -9,12 +9,14 @@ are the same keys refused, and is who comes back when told let in?
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +28,9 @@ from benchmarks.options import Seed
 from loadtest.scenarios.proctree import leaves
 from loadtest.scenarios.server import Server, serving
 
-MARK = "OUTAGE_MARK"
-"""Names a file; while it exists no worker of this benchmark starts."""
+TICKETS = "OUTAGE_TICKETS"
+"""Names a folder. A worker that starts takes a file out of it, if there is one, and waits until the folder is gone: as many are
+kept away as were killed, and what is lost besides comes back."""
 SERVICE_S = 0.2
 PAID_BUDGET_S, FIRST_RETRY_BAR = 0.5, 0.9
 OK, OVERLOADED = 200, 529
@@ -41,8 +44,10 @@ class HeldBackend:
     """Takes SPEC S1.1's time for a batch, and starts when it is let."""
 
     def load(self) -> None:
-        while Path(os.environ[MARK]).exists():
-            time.sleep(0.05)
+        folder = Path(os.environ[TICKETS])
+        if _takes_one(folder):
+            while folder.exists():
+                time.sleep(0.05)
 
     def run_batch(self, inputs: list[str]) -> list[str]:
         time.sleep(SERVICE_S)
@@ -188,27 +193,36 @@ def main(
     """Who is served and who is refused while half of the workers are gone."""
     load = Load(rate, paid_share, keys, duration, seed, duration / 4, duration / 4 + outage, workers // 2)
     with tempfile.TemporaryDirectory() as folder:
-        mark = Path(folder) / "outage"
-        os.environ[MARK] = str(mark)
+        tickets = Path(folder) / "tickets"
+        os.environ[TICKETS] = str(tickets)
         arguments = ["serve", "--port", "0", "--backend", "benchmarks.outage:HeldBackend", "--isolation", "process"]
         arguments += ["--workers", str(workers), "--service-time", str(SERVICE_S)]
         with serving(arguments) as server:
-            rows = asyncio.run(_run(server, mark, load))
+            rows = asyncio.run(_run(server, tickets, load))
     sys.exit(0 if tell(rows, lost_at=load.lost_at, back_at=load.back_at) else 1)
 
 
-async def _run(server: Server, mark: Path, load: Load) -> list[Sent]:
+async def _run(server: Server, tickets: Path, load: Load) -> list[Sent]:
     crowd = Crowd(int(server.url.rpartition(":")[2]), until_s=load.duration_s)
-    crowd.loop.call_at(crowd.started_at + load.lost_at, _kill, server, mark, load.num_lost)
-    crowd.loop.call_at(crowd.started_at + load.back_at, lambda: mark.unlink(missing_ok=True))
+    crowd.loop.call_at(crowd.started_at + load.lost_at, _kill, server, tickets, load.num_lost)
+    crowd.loop.call_at(crowd.started_at + load.back_at, lambda: shutil.rmtree(tickets, ignore_errors=True))
     await crowd.drive(load)
     return crowd.rows
 
 
-def _kill(server: Server, mark: Path, num: int) -> None:
-    mark.touch()
-    for pid in leaves(server.pid)[:num]:
+def _kill(server: Server, tickets: Path, num: int) -> None:
+    tickets.mkdir()
+    for number, pid in enumerate(leaves(server.pid)[:num]):
+        (tickets / str(number)).touch()
         os.kill(pid, signal.SIGKILL)
+
+
+def _takes_one(tickets: Path) -> bool:
+    for ticket in tickets.glob("*"):
+        with suppress(FileNotFoundError):  # Another one was quicker.
+            ticket.unlink()
+            return True
+    return False
 
 
 def tell(rows: list[Sent], *, lost_at: float, back_at: float) -> bool:
