@@ -248,7 +248,7 @@ class FastPathProtocol(TimedProtocol):
                     super()._start_asgi_task(cycle, app)
         finally:
             self._is_going_on = False
-        if len(self._cycles) <= 1 and not self.flow.write_paused and not self._has_ended:
+        if self.flow.read_paused and len(self._cycles) <= 1 and not self.flow.write_paused and not self._has_ended:
             self.flow.resume_reading()
             self._watch_reading()
 
