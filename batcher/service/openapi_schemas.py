@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from batcher.service.wire import anthropic, anthropic_body, models, native, openai, openai_body
-from batcher.service.wire.replies import ErrorBody
 from batcher.service.wire.run import RunAnswer, RunBody
 
 _REF = "#/components/schemas/"
@@ -19,7 +18,6 @@ _REF = "#/components/schemas/"
 _DOCUMENTED: dict[str, type] = {
     "RunRequest": RunBody,
     "RunAnswer": RunAnswer,
-    "Error": ErrorBody,
     **native.DOCUMENTED,
     **anthropic.DOCUMENTED,
     **anthropic_body.DOCUMENTED,

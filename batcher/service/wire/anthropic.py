@@ -16,12 +16,12 @@ from typing import Literal
 import msgspec
 
 from batcher.core.admission.reservation import Standing
-from batcher.errors import ServiceError, ShuttingDown
+from batcher.errors import ServiceError
 from batcher.service.conversation import Conversation
 from batcher.service.wire import anthropic_body
 from batcher.service.wire.dialect import AnswerHead
 from batcher.service.wire.events import named_event
-from batcher.service.wire.replies import Reply, error_headers, limits_of
+from batcher.service.wire.replies import Reply, error_reply, limits_of
 from batcher.types import FinishReason, Usage
 
 
@@ -156,8 +156,7 @@ class _Anthropic:
         return _Writer(head)
 
     def error_reply(self, error: ServiceError, request_id: str) -> Reply:
-        body = _error_body(error, request_id)
-        return Reply(error.status, body, request_id, error_headers(error), isinstance(error, ShuttingDown))
+        return error_reply(error, _error_body(error, request_id), request_id)
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """`anthropic-ratelimit-requests-limit`, `-remaining` and `-reset` (the instant, RFC 3339), and the same of tokens."""

@@ -51,7 +51,7 @@ class Dialect(Protocol):
     """A grammar. Implemented by stateless objects, one for each."""
 
     name: str
-    """A label of metrics: from a closed set."""
+    """Tells apart idempotent requests: the same body in another grammar is another request."""
 
     def decode(self, body: bytes) -> Conversation:
         """Raises InvalidRequest, in words that name the field, for whatever is not exactly such a body."""

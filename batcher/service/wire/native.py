@@ -14,7 +14,6 @@ from msgspec import Meta
 from batcher.core.admission.reservation import Standing
 from batcher.errors import ServiceError
 from batcher.service.conversation import Conversation
-from batcher.service.wire import replies
 from batcher.service.wire.decoding import (
     MAX_SEED,
     MAX_STOP_SEQUENCES,
@@ -28,7 +27,7 @@ from batcher.service.wire.decoding import (
 )
 from batcher.service.wire.dialect import AnswerHead
 from batcher.service.wire.events import named_event
-from batcher.service.wire.replies import Reply, encode_error, ratelimit_headers
+from batcher.service.wire.replies import Reply, error_reply, ratelimit_headers
 from batcher.types import FinishReason, Message, Sampling, Usage
 
 _EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}], "max_tokens": 100}'
@@ -76,11 +75,29 @@ class _Stop(msgspec.Struct, tag="message_stop"):
     usage: Usage
 
 
+class _ErrorDetail(msgspec.Struct):
+    type: str
+    message: str
+    retry_after_s: int | None
+    """The same as the header."""
+
+
+class _ErrorBody(msgspec.Struct, tag="error"):
+    """Of every route that has no vendor's grammar (DESIGN D6)."""
+
+    error: _ErrorDetail
+    request_id: str
+
+
 _decoder = msgspec.json.Decoder(_Body)
 _encoder = msgspec.json.Encoder()
 
 _PING = named_event(b"ping", b'{"type":"ping"}')
 """Says that the stream lives, to proxies that cut what is silent for a minute."""
+
+
+def _error_body(error: ServiceError, request_id: str) -> bytes:
+    return _encoder.encode(_ErrorBody(_ErrorDetail(error.type, error.message, error.retry_after_s), request_id))
 
 
 def _hint(text: str) -> str | None:
@@ -110,7 +127,7 @@ class _Writer:
 
     def error(self, error: ServiceError) -> bytes:
         """The body that every error has, as an event."""
-        return named_event(b"error", encode_error(error, self._head.id))
+        return named_event(b"error", _error_body(error, self._head.id))
 
     def ping(self) -> bytes:
         return _PING
@@ -148,7 +165,7 @@ class _Native:
         return _Writer(head)
 
     def error_reply(self, error: ServiceError, request_id: str) -> Reply:
-        return replies.error_reply(error, request_id)
+        return error_reply(error, _error_body(error, request_id), request_id)
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """`x-ratelimit-limit-requests`, `-remaining-`, `-reset-` (in whole seconds), and the same of tokens."""
@@ -160,5 +177,5 @@ class _Native:
 
 NATIVE = _Native()
 
-DOCUMENTED: dict[str, type] = {"MessageRequest": _Body, "MessageAnswer": _Answer}
+DOCUMENTED: dict[str, type] = {"MessageRequest": _Body, "MessageAnswer": _Answer, "Error": _ErrorBody}
 """For the OpenAPI document, by the names that they have there."""

@@ -11,12 +11,12 @@ from typing import Literal
 import msgspec
 
 from batcher.core.admission.reservation import Standing
-from batcher.errors import NotAuthenticated, NotFound, RateLimited, SafetyRefused, ServiceError, ShuttingDown
+from batcher.errors import NotAuthenticated, NotFound, RateLimited, SafetyRefused, ServiceError
 from batcher.service.conversation import Conversation
 from batcher.service.wire import openai_body
 from batcher.service.wire.dialect import AnswerHead
 from batcher.service.wire.events import comment, unnamed_event
-from batcher.service.wire.replies import Reply, error_headers, ratelimit_headers
+from batcher.service.wire.replies import Reply, error_reply, ratelimit_headers
 from batcher.types import FinishReason, Usage
 
 _FINISH_REASONS: dict[FinishReason, str] = {
@@ -166,7 +166,7 @@ class _OpenAI:
         return _Writer(head, tells_usage=conversation.is_usage_streamed)
 
     def error_reply(self, error: ServiceError, request_id: str) -> Reply:
-        return Reply(error.status, _error_body(error), request_id, error_headers(error), isinstance(error, ShuttingDown))
+        return error_reply(error, _error_body(error), request_id)
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """`x-ratelimit-limit-requests`, `-remaining-`, `-reset-` (a duration, like 7s), and the same of tokens."""

@@ -1,4 +1,4 @@
-"""Replies as bytes, the one shape of every error (DESIGN D6), and the headers that decide about either. Pure."""
+"""Replies as bytes, and the headers that decide about them, which are the same in all grammars. Pure."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,29 +26,9 @@ class Reply(msgspec.Struct, frozen=True):
     closes: bool = False
 
 
-class ErrorDetail(msgspec.Struct):
-    type: str
-    message: str
-    retry_after_s: int | None
-
-
-class ErrorBody(msgspec.Struct, tag="error"):
-    """`{"type": "error", "error": {"type", "message", "retry_after_s"}, "request_id"}`."""
-
-    error: ErrorDetail
-    request_id: str
-
-
-_encoder = msgspec.json.Encoder()
-
-
-def encode_error(error: ServiceError, request_id: str) -> bytes:
-    return _encoder.encode(ErrorBody(ErrorDetail(error.type, error.message, error.retry_after_s), request_id))
-
-
-def error_reply(error: ServiceError, request_id: str) -> Reply:
-    closes = isinstance(error, ShuttingDown)
-    return Reply(error.status, encode_error(error, request_id), request_id, error_headers(error), closes)
+def error_reply(error: ServiceError, body: bytes, request_id: str) -> Reply:
+    """The reply of any grammar: `body` is its own, the status and the headers of an error are the same in all."""
+    return Reply(error.status, body, request_id, error_headers(error), closes=isinstance(error, ShuttingDown))
 
 
 def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:

@@ -1,4 +1,4 @@
-"""The grammar of `POST /v1/run` (DESIGN D6): `{"input"}` -> `{"id", "output", "usage"}`."""
+"""The grammar of `POST /v1/run` (DESIGN D6): `{"input"}` -> `{"id", "output", "usage"}`. Errors are the native grammar's."""
 
 import msgspec
 
