@@ -40,6 +40,7 @@ def test_each_bar_can_be_missed(wrong: str) -> None:
         rows.append(sent("free", 0, at=9.0))
     if wrong == "paid first":
         rows += [sent("paid", OVERLOADED, at=5.0, took_s=0.0) for _ in range(1000)]
+        rows += [sent("free", OK, at=5.0) for _ in range(1000)]
     assert not tell(rows, lost_at=4.0, back_at=8.0)
 
 
