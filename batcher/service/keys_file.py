@@ -1,8 +1,9 @@
 """Which keys a service has, and the keys file read again when it changes, without a restart.
 
 The file is asked for its time, size and number twice a second: a `stat` costs the event loop microseconds. A watch by the
-system (inotify) was refused, since it sees nothing of a folder that is mounted from elsewhere. Reading, which may be long, is a
-thread's. A file that cannot be understood changes nothing: whoever has a key keeps it until the file is mended.
+system (inotify) was refused, since it sees nothing of a folder that is mounted from elsewhere. Reading, which may be long, is
+for a thread that keeps no process from ending. A file that cannot be understood changes nothing: whoever has a key keeps it
+until the file is mended.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from batcher.errors import ConfigError
 from batcher.keys.file import create_command, read_keys
 from batcher.service import log
 from batcher.service.auth import DevelopmentKeys, Keyring, Keys
+from batcher.service.threads import Threads
 
 CHECK_INTERVAL_S = 0.5
 """A revoked key stops working within about a second, with the reading."""
@@ -49,7 +51,8 @@ class KeySource:
         self._keyring = Keyring((), tiers)
         self._mark: _Mark | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reading: asyncio.Future[Keyring] | None = None
+        self._reading: asyncio.Task[Keyring] | None = None
+        self._threads = Threads("keys-file")
         self._is_closed = False
         self._num_reloads = 0
         self._num_refused_reloads = 0
@@ -73,6 +76,7 @@ class KeySource:
         for pending in (self._timer, self._reading):
             if pending is not None:
                 pending.cancel()
+        self._threads.close()
 
     def statistics(self) -> KeysStatistics:
         return KeysStatistics(len(self._keyring), self._num_reloads, self._num_refused_reloads)
@@ -90,7 +94,7 @@ class KeySource:
             self._arm(file)
             return
         self._mark = mark
-        self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+        self._reading = asyncio.get_running_loop().create_task(self._threads.call(self._read))
         self._reading.add_done_callback(lambda reading: self._on_read(file, reading))
 
     def _read(self) -> Keyring:

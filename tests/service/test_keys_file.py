@@ -201,6 +201,8 @@ async def test_a_source_closed_while_it_reads_is_silent_and_looks_no_more(
     source.start()
     os.utime(file, (1, 1))
     await until(is_reading.is_set)
+    reading = [thread for thread in threading.enumerate() if thread.name.startswith("keys-file")]
+    assert [thread.daemon for thread in reading] == [True], "where the disk hangs the process must end all the same"
     looked = source._timer
     source.close()
     may_read.set()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from batcher.service.safety.threads import Busy, Threads
+from batcher.service.threads import Busy, Threads
 
 
 class Failure(StrEnum):
@@ -34,7 +34,7 @@ class Runner:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._threads = Threads()
+        self._threads = Threads("safety")
 
     async def run(self, function: Callable[..., Any], *arguments: object) -> Any:
         """What it returns. Raises CheckFailed; cancelled, it leaves no task behind."""

@@ -12,8 +12,8 @@ from batcher.service.safety.calls import CheckFailed, Failure
 from batcher.service.safety.contract import Checked, Finding, Verdict
 from batcher.service.safety.loading import load_checker
 from batcher.service.safety.stage import FAILED, MAX_INLINE_CHARS, SafetyStage, Side, error_of
-from batcher.service.safety.threads import MAX_WAITING, NUM_THREADS
 from batcher.service.safety_metrics import safety_metrics
+from batcher.service.threads import MAX_WAITING, NUM_THREADS
 from tests.service.safety.checkers import CONTEXT, FOUND, AsyncHanging, Hanging, stage_of, written
 
 pytestmark = pytest.mark.anyio

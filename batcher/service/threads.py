@@ -1,4 +1,4 @@
-"""A few threads for checkers that are not coroutines, which may be slow or never return.
+"""A few threads for calls that may be slow or never return: somebody else's checkers, files of a disk that hangs.
 
 The executor of the standard library was refused: its threads keep the process from ending while one hangs, and its queue has no
 bound.
@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 NUM_THREADS = 4
-"""Checks that run at the same time. A check that hangs keeps its thread; when all hang, every further check fails at once."""
+"""Calls that run at the same time. One that hangs keeps its thread; when all hang, every further call fails at once."""
 MAX_WAITING = 64
-"""Checks that wait for a thread: more could not start within any timeout that is worth having."""
+"""Calls that wait for a thread: more could not start within any timeout that is worth having."""
 
 
 class Busy(Exception):
@@ -24,7 +24,9 @@ class Busy(Exception):
 class Threads:
     """Started by its first call; lives on one event loop. Daemons: the process ends without those that hang."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """`name` is what the threads are called by, with a number."""
+        self._name = name
         self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._num_open = 0
         """Calls that wait or run, whether or not somebody still waits for them. Touched on the event loop only."""
@@ -36,7 +38,7 @@ class Threads:
             raise Busy
         if self._num_threads < min(NUM_THREADS, self._num_open + 1):
             self._num_threads += 1
-            threading.Thread(target=self._run, name=f"safety-{self._num_threads}", daemon=True).start()
+            threading.Thread(target=self._run, name=f"{self._name}-{self._num_threads}", daemon=True).start()
         self._num_open += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls.put((future, lambda: function(*arguments)))
@@ -51,7 +53,7 @@ class Threads:
         while (call := self._calls.get()) is not None:
             future, function = call
             result, error = None, None
-            # Looked at from another thread: at worst a check runs that nobody waits for.
+            # Looked at from another thread: at worst a call is made that nobody waits for.
             if not future.cancelled():
                 try:
                     result = function()
@@ -59,7 +61,7 @@ class Threads:
                     error = raised
             with suppress(RuntimeError):  # The loop is closed: nobody waits.
                 future.get_loop().call_soon_threadsafe(self._settle, future, result, error)
-            del call, future, function, result, error  # Until the next call they would keep a request's text.
+            del call, future, function, result, error  # Until the next call they would keep what this one was given.
 
     def _settle(self, future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
         self._num_open -= 1
@@ -68,7 +70,7 @@ class Threads:
         if error is None:
             future.set_result(result)
         else:
-            # Whatever it raised is a failure of the checker, and no SystemExit or StopIteration of ours.
+            # Whatever it raised is a failure of what was called, and no SystemExit or StopIteration of ours.
             future.set_exception(error if isinstance(error, Exception) and not isinstance(error, StopIteration) else _as(error))
 
 
