@@ -16,13 +16,14 @@ from batcher.service.wire.decoding import (
     MaxTokens,
     NoFields,
     NoItems,
+    PublishedTopP,
     StopSequence,
     TopK,
-    TopP,
     decode_body,
     draw_seed,
     find_unsupported,
     join_text,
+    narrowed,
 )
 from batcher.types import Message, Sampling
 
@@ -78,7 +79,7 @@ class _Prompt(_Unsupported, forbid_unknown_fields=True, kw_only=True):
 class _Body(_Prompt, forbid_unknown_fields=True, kw_only=True):
     max_tokens: MaxTokens
     temperature: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
-    top_p: TopP | None = None
+    top_p: PublishedTopP | None = None
     top_k: TopK | None = None
     stop_sequences: Annotated[list[StopSequence], Meta(max_length=MAX_STOP_SEQUENCES)] | None = None
     stream: bool | None = None
@@ -92,14 +93,15 @@ _count_decoder = msgspec.json.Decoder(_Prompt)
 def decode(body: bytes) -> Conversation:
     """Raises InvalidRequest, in words that name the field, for whatever is not exactly such a body."""
     parsed = decode_body(_decoder, body, example=_EXAMPLE, hint=_hint)
+    top_p, top_k = narrowed(top_p=parsed.top_p, top_k=parsed.top_k)
     return Conversation(
         model=parsed.model,
         messages=_messages(parsed),
         max_tokens=parsed.max_tokens,
         sampling=Sampling(
             temperature=1.0 if parsed.temperature is None else parsed.temperature,
-            top_p=1.0 if parsed.top_p is None else parsed.top_p,
-            top_k=0 if parsed.top_k is None else parsed.top_k,
+            top_p=top_p,
+            top_k=top_k,
             seed=draw_seed(),
         ),
         stop_sequences=tuple(parsed.stop_sequences or ()),

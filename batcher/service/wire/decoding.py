@@ -30,6 +30,8 @@ MAX_STOP_SEQUENCES = 16
 
 MaxTokens = Annotated[int, Meta(ge=1, le=_MAX_INTEGER)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+PublishedTopP = Annotated[float, Meta(ge=0.0, le=1.0)]
+"""Of the vendors' grammars: 0 is the likeliest token alone, see `narrowed`."""
 TopK = Annotated[int, Meta(ge=0, le=_MAX_INTEGER)]
 StopSequence = Annotated[str, Meta(min_length=1, max_length=256)]
 """As much text may be held back from a stream while it could still become the stop sequence."""
@@ -84,6 +86,14 @@ def join_text(content: str | Iterable[HasText], where: str) -> str:
     if not text:
         raise InvalidRequest(f"invalid body: the content of {where} is empty")
     return text
+
+
+def narrowed(*, top_p: float | None, top_k: int | None) -> tuple[float, int]:
+    """(top_p, top_k) as they are ours, from what the vendors publish: None asks for nothing, and a top_p of 0, which holds no
+    probability at all, for the likeliest token."""
+    if top_p == 0.0:
+        return 1.0, 1
+    return 1.0 if top_p is None else top_p, 0 if top_k is None else top_k
 
 
 def draw_seed() -> int:

@@ -16,12 +16,13 @@ from batcher.service.wire.decoding import (
     MaxTokens,
     NoFields,
     NoItems,
+    PublishedTopP,
     StopSequence,
-    TopP,
     decode_body,
     draw_seed,
     find_unsupported,
     join_text,
+    narrowed,
 )
 from batcher.types import Message, Sampling
 
@@ -90,7 +91,7 @@ class _Body(_Unsupported, forbid_unknown_fields=True, kw_only=True):
     max_tokens: MaxTokens | None = None
     """Its older name."""
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
-    top_p: TopP | None = None
+    top_p: PublishedTopP | None = None
     stop: StopSequence | Annotated[list[StopSequence], Meta(max_length=4)] | None = None
     seed: Annotated[int, Meta(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
     stream: bool | None = None
@@ -114,13 +115,15 @@ def decode(body: bytes) -> Conversation:
     """Raises InvalidRequest, in words that name the field, for whatever is not exactly such a body."""
     parsed = decode_body(_decoder, body, example=_EXAMPLE, hint=_hint)
     stop = parsed.stop or ()
+    top_p, top_k = narrowed(top_p=parsed.top_p, top_k=None)
     return Conversation(
         model=parsed.model,
         messages=tuple(_message(turn, number) for number, turn in enumerate(parsed.messages)),
         max_tokens=_max_tokens(parsed),
         sampling=Sampling(
             temperature=1.0 if parsed.temperature is None else parsed.temperature,
-            top_p=1.0 if parsed.top_p is None else parsed.top_p,
+            top_p=top_p,
+            top_k=top_k,
             # Ours are not negative; of the published range each has one of its own, or shares it with one other.
             seed=draw_seed() if parsed.seed is None else parsed.seed & MAX_SEED,
         ),

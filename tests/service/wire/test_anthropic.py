@@ -69,6 +69,12 @@ def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
     assert not decoded.is_streamed
 
 
+def test_a_top_p_of_zero_is_the_likeliest_token_alone() -> None:
+    """It is in the published range, and no nucleus holds so little."""
+    sampling = ANTHROPIC.decode(body(top_p=0, top_k=9)).sampling
+    assert (sampling.top_p, sampling.top_k) == (1.0, 1)
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"name": "f", "input_schema": {}}]}, "tools is not supported here"),
     ({"tool_choice": {"type": "any"}}, "tool_choice is not supported here"),
@@ -88,7 +94,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "$.messages"),
     ({"system": [{"type": "text", "text": ""}]}, "content of system is empty"),
     ({"temperature": 1.5}, "$.temperature"),
-    ({"top_p": 0}, "$.top_p"),
+    ({"top_p": -0.1}, "$.top_p"),
     ({"max_tokens": 0}, "$.max_tokens"),
     ({"max_tokens": None}, "$.max_tokens"),
     ({"stop_sequences": [""]}, "$.stop_sequences[0]"),

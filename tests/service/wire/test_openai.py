@@ -68,6 +68,11 @@ def test_every_published_seed_is_one_of_ours(seed: int, expected: int) -> None:
     assert OPENAI.decode(body(seed=seed)).sampling.seed == expected
 
 
+def test_a_top_p_of_zero_is_the_likeliest_token_alone() -> None:
+    sampling = OPENAI.decode(body(top_p=0)).sampling
+    assert (sampling.top_p, sampling.top_k) == (1.0, 1)
+
+
 IGNORED: list[dict[str, Any]] = [
     {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
     {"metadata": {"a": "b"}, "store": True, "service_tier": "auto", "parallel_tool_calls": True},
