@@ -65,7 +65,8 @@ class TokenEstimate(StrEnum):
     """What answers to this key by this model have had of late, at most max_tokens: more fits, and a minute with longer answers
     than expected may exceed the limit by the difference."""
     EXACT = "exact"
-    """Nothing before the end, and then exactly what was made: a minute may exceed the limit by the answers under way."""
+    """Nothing before the end, and then exactly what was made, however long that took: a minute may exceed the limit by the
+    answers under way."""
 
 
 class LimitMode(StrEnum):

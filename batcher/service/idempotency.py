@@ -93,7 +93,7 @@ class Idempotency:
         """The reply to this request: `work`'s, which runs once for all who ask the same, or the one kept of before.
 
         `key` is the Idempotency-Key; `route` names route and dialect, as both shape the answer. Of `work`'s replies those with
-        status 200 are kept, whole: a header that tells the moment (what is left of a limit) is to be added outside. The same
+        status 200 are kept, whole: what tells of one call (its id, what is left of its limit) is to be written anew. The same
         request waits for `wait_s` while it is answered elsewhere or for another caller; the last one here that waits stays.
         Raises InvalidRequest, IdempotencyMismatch, IdempotencyConflict or the store's ServiceError, all before any work, and
         what `work` raises.

@@ -22,7 +22,7 @@ from batcher.service.generation import Failed
 from batcher.service.guard import CALLER
 from batcher.service.idempotency import digest
 from batcher.service.records import Route
-from batcher.service.replying import answer_head, error_reply, reply_headers
+from batcher.service.replying import addressed, answer_head, error_reply, reply_headers
 from batcher.service.wire.dialect import AnswerHead, Dialect, EventWriter
 from batcher.service.wire.replies import Reply, find_request_id
 from batcher.types import Outcome
@@ -97,6 +97,7 @@ class _Call:
             name = f"{self._passage.route} {self._dialect.name}"
             scope = digest(tenant, key)
             reply = await self._front.idempotency.answer(tenant, key, body, name, lambda: self._whole(conversation, scope))
+            reply = addressed(reply, self._passage, self._dialect)
         self._passage.end_with(reply)
         await send_reply(send, reply)
 

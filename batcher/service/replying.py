@@ -1,8 +1,11 @@
 """What a reply says of its call beside the answer, in the grammar of the call: the same on every way that a call may take."""
 
+import msgspec
+
 from batcher.errors import ServiceError
 from batcher.service.conversation import Answerer
 from batcher.service.front import Passage
+from batcher.service.idempotency import REPLAYED
 from batcher.service.wire.dialect import AnswerHead, Dialect
 from batcher.service.wire.replies import Reply
 
@@ -13,6 +16,14 @@ def reply_headers(passage: Passage, dialect: Dialect) -> list[tuple[bytes, bytes
     if passage.standing is not None:
         headers += dialect.limit_headers(passage.standing, now=passage.front.wall_clock())
     return headers
+
+
+def addressed(reply: Reply, passage: Passage, dialect: Dialect) -> Reply:
+    """An answer as this caller's own, whoever it was made for: who is given one that was kept is told neither the first
+    caller's request id nor what was left of the limits then."""
+    is_replayed = [header for header in reply.headers if header == REPLAYED]
+    headers = [*reply_headers(passage, dialect), *is_replayed]
+    return msgspec.structs.replace(reply, request_id=passage.shown_id, headers=headers)
 
 
 def error_reply(passage: Passage, dialect: Dialect, error: ServiceError) -> Reply:

@@ -10,7 +10,7 @@ from batcher.service.asgi import Disconnected, read_body, send_reply, while_conn
 from batcher.service.front import Passage
 from batcher.service.idempotency import digest
 from batcher.service.records import Route
-from batcher.service.replying import refuse
+from batcher.service.replying import addressed, refuse
 from batcher.service.run import RunsEndpoint
 from batcher.service.wire.native import NATIVE
 from batcher.service.wire.replies import Reply, find_request_id
@@ -47,7 +47,8 @@ class RunAsgi:
             return await self._run(passage, body, None)
         tenant = passage.caller.tenant
         scope = digest(tenant, key)
-        return await self._front.idempotency.answer(tenant, key, body, Route.RUN, lambda: self._run(passage, body, scope))
+        answer = self._front.idempotency.answer(tenant, key, body, Route.RUN, lambda: self._run(passage, body, scope))
+        return addressed(await answer, passage, NATIVE)
 
     async def _run(self, passage: Passage, body: bytes, idempotency: str | None) -> Reply:
         ended: asyncio.Future[Reply | ServiceError] = asyncio.get_running_loop().create_future()

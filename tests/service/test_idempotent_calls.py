@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from batcher.config import TierConfig
 from tests.service.serving import ASYNC_FAULTY, Gate, Serving, quick, serving, until
 from tests.service.sse import ask
 from tests.service.wire_client import KEY, connected, request
@@ -51,6 +52,29 @@ async def test_who_asked_first_leaves_and_the_other_is_answered(call: bytes, gat
     (record,) = records(tmp_path / "usage")
     assert record["request_id"] == answer.json["id"]
     assert record.get("outcome", "ok") == "ok"
+
+
+@pytest.mark.parametrize("route", ["run", "messages", "anthropic"])
+async def test_an_answer_that_is_given_again_tells_of_the_call_that_it_is_given_to(route: str) -> None:
+    """Its limits as they stood when it was made may be a day old: an SDK that is told of no room waits for nothing."""
+    tiers = (TierConfig("paid", tokens_per_minute=100_000),)
+    headers = {**KEY, "idempotency-key": "order-1"} | ({"anthropic-version": "2023-06-01"} if route == "anthropic" else {})
+
+    def call(own_id: str) -> bytes:
+        named = {**headers, "x-request-id": own_id}
+        if route == "run":
+            return request(body=b'{"input": "hello"}', headers=named)
+        return ask("hello", model=ASYNC_FAULTY, headers=named)
+
+    async with serving(quick(backend=ASYNC_FAULTY, tiers=tiers)) as server:
+        first, again = await server.ask(call("mine-1")), await server.ask(call("mine-2"))
+    assert again.body == first.body
+    ids = ["x-request-id"] + (["request-id"] if route == "anthropic" else [])
+    assert [first.headers[name] for name in ids] == ["mine-1"] * len(ids)
+    assert [again.headers[name] for name in ids] == ["mine-2"] * len(ids)
+    assert any("ratelimit" in name for name in first.headers)
+    assert not any("ratelimit" in name for name in again.headers)
+    assert (first.headers.get("idempotent-replayed"), again.headers.get("idempotent-replayed")) == (None, "true")
 
 
 async def test_when_all_have_left_the_next_one_is_answered_anew(call: bytes, gate: Gate, tmp_path: Path) -> None:
