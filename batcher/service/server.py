@@ -24,6 +24,7 @@ from batcher.service import log
 from batcher.service.app import create_app
 from batcher.service.auth import OPERATOR_KEY
 from batcher.service.fastpath import FastPathProtocol
+from batcher.service.memory import Trimmer
 from batcher.service.service import Service
 from batcher.settings import Settings
 
@@ -33,6 +34,9 @@ _BACKLOG = 4096
 _UNSENT_BYTES = 16_384
 """What the system may hold of a connection's replies before it has sent them. By itself it takes megabytes, and then a client
 that reads nothing cannot be told from one that does until its answer is over."""
+
+_TRIM_TICKS = 100
+"""A tick is a tenth of a second."""
 
 _MAX_FILES = 65_536
 """More than the connections that are let in."""
@@ -45,6 +49,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service = service
         self._drain_task: asyncio.Task[None] | None = None
+        self._trimmer = Trimmer()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -99,6 +104,8 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self.service.config_error is not None:
             self.should_exit = True
+        if counter % _TRIM_TICKS == 0:
+            self._trimmer.trim()
         return await super().on_tick(counter)
 
     def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
