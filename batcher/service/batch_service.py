@@ -51,8 +51,8 @@ class BatchService:
         self._entrance = Entrance(
             settings,
             models=[self.answerer.model_id],
-            refuse_early=lambda caller: None,
-            limit_factor=lambda tier: 1.0,
+            refuse_early=self.driver.refuse_early,
+            limit_factor=self.driver.limit_factor,
         )
         self.front = self._entrance.front
         self.run = RunEndpoint(driver=self.driver, front=self.front, model_id=self.answerer.model_id)

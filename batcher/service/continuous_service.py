@@ -3,6 +3,7 @@
 import time
 
 from backends.models import create_model
+from batcher.core.admission.gate import GateStatistics
 from batcher.errors import ConfigError
 from batcher.service.assembly import Entrance
 from batcher.service.auth import Caller
@@ -14,6 +15,7 @@ from batcher.service.generation_metrics import replica_metrics
 from batcher.service.prompts import Prompter
 from batcher.service.replica import Replica
 from batcher.service.run import NoRunEndpoint
+from batcher.service.start_gate import start_gate_of
 from batcher.settings import Settings
 
 
@@ -34,11 +36,12 @@ class ContinuousService:
         self.config = settings.replica(
             context_len=info.context_len, kv_bytes_per_token=info.kv_bytes_per_token, kv_bytes=info.kv_bytes
         )
+        self._start_gate = start_gate_of(settings.tiers_in_force, self.config)
         self._entrance = Entrance(
             settings,
             models=[self.model_id],
-            refuse_early=lambda caller: None,
-            limit_factor=lambda tier: 1.0,
+            refuse_early=lambda caller: self.replica.refuse_early(caller),
+            limit_factor=lambda tier: self.replica.limit_factor(tier),
         )
         self.front = self._entrance.front
         self.run = NoRunEndpoint(self.front)
@@ -47,7 +50,7 @@ class ContinuousService:
         self.context_len: int | None = self.config.max_model_len
         self.prompter = Prompter(self.model.tokenizer, context_len=self.config.max_model_len)
         self.registry = create_registry(
-            lambda: replica_metrics(self.replica, self.model_id), self._entrance.metrics(lambda: ())
+            lambda: replica_metrics(self.replica, self.model_id), self._entrance.metrics(self._admission)
         )
 
     # Requests.
@@ -78,7 +81,7 @@ class ContinuousService:
             stop_sequences=conversation.stop_sequences,
             deadline_at=prepared.deadline_at,
         )
-        return self.replica.submit(request, on_event)
+        return self.replica.submit(request, on_event, key_id=caller.key_id)
 
     def cancel(self, number: int, on_usage: OnUsage) -> None:
         self.replica.cancel(number, on_usage)
@@ -87,7 +90,7 @@ class ContinuousService:
 
     async def start(self) -> None:
         await self._entrance.start()
-        self.replica = Replica(self.model, self.config)
+        self.replica = Replica(self.model, self.config, start_gate=self._start_gate)
         self.replica.start()
 
     @property
@@ -117,6 +120,10 @@ class ContinuousService:
         await self._entrance.close()
 
     # What it tells.
+
+    def _admission(self) -> tuple[GateStatistics, ...]:
+        gate = self._start_gate
+        return gate.gate.statistics(now=time.monotonic()) if gate is not None else ()
 
     def load(self) -> dict[str, object]:
         return self.replica.load()

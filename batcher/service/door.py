@@ -41,14 +41,8 @@ class Door:
             self.check_length(int(length[:_MAX_LENGTH_DIGITS]))
         return caller
 
-    def enter(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """`authenticate`, and refused early what is known to be refused in the end. For the routes that make work."""
-        caller = self.authenticate(headers)
-        self.check_early(caller)
-        return caller
-
     def check_early(self, caller: Caller) -> None:
-        """Raises what this caller's requests are refused with at present, if they are."""
+        """Raises what this caller's requests are refused with at present, if they are. For the routes that make work."""
         if (error := self.refuse_early(caller)) is not None:
             raise error
 

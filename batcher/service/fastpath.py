@@ -24,6 +24,7 @@ from batcher.errors import InvalidRequest, Overloaded, RequestTooLarge, ServiceE
 from batcher.service.records import Route
 from batcher.service.run import Endpoint
 from batcher.service.run_cycle import RunCycle
+from batcher.service.small_bodies import SMALL_BODY_BYTES
 from batcher.service.timed import TimedProtocol
 from batcher.service.whole import WholeAnswers
 from batcher.service.wire.replies import Reply, declared_length, encode_response, find_request_id
@@ -38,9 +39,6 @@ _MAX_FRAMING = 8
 
 _MAX_AHEAD_BYTES = 65_536
 """Read ahead while requests wait behind another. Not less, since a connection that is not read cannot be seen to end."""
-
-_SMALL_BODY_BYTES = 16_384
-"""A refused request with a body up to this is read to its end, so that its connection can go on."""
 
 
 class FastPathProtocol(TimedProtocol):
@@ -142,11 +140,12 @@ class FastPathProtocol(TimedProtocol):
         passage = front.open(endpoint.route, headers, find_request_id(headers))
         self.cycle = cycle = RunCycle(self, endpoint, passage, keep_alive=keep_alive, expects_continue=expects_continue)
         try:
-            passage.caller = front.door.enter(headers)
+            passage.model = endpoint.model_id
+            passage.enter(headers)
             if parser.should_upgrade():  # The parser skips the body of such a request.
                 raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:
-            is_small = declared_length(headers) <= _SMALL_BODY_BYTES
+            is_small = declared_length(headers) <= SMALL_BODY_BYTES
             cycle.refuse(error, reads_on=is_small and not expects_continue)
         self._enqueue(cycle, None)
 

@@ -129,6 +129,11 @@ class Passage:
         """What the caller is told as x-request-id."""
         return self.own_id or self.id
 
+    def enter(self, headers: Mapping[bytes, bytes]) -> None:
+        """Learns whose call it is. Raises the ServiceError for who may not come in, or may not now, before a body is read."""
+        self.caller = self.front.door.authenticate(headers)
+        self.front.door.check_early(self.caller)
+
     def note_first(self) -> None:
         if self.first_at is None:
             self.first_at = self.front.clock()

@@ -41,6 +41,8 @@ class Endpoint(Protocol):
     front: Front
     route: Route
     dialect: Dialect
+    model_id: str
+    """The model that every call is for; empty where a call's body names it."""
 
     def submit(self, passage: Passage, body: bytes | bytearray, on_result: OnResult) -> Pending | None:
         """Sends a call on its way; `on_result` is called once, perhaps at once. To end the passage is the front end's.
@@ -73,7 +75,6 @@ class RunEndpoint:
         self, passage: Passage, body: bytes | bytearray, on_result: OnResult, *, idempotency: str | None = None
     ) -> Pending:
         input_ = decode_run(body).input
-        passage.model = self.model_id
         call = _Call(self, passage, input_, on_result, idempotency)
         call.start()
         return call
@@ -84,6 +85,7 @@ class NoRunEndpoint:
 
     route = Route.RUN
     dialect: Dialect = NATIVE
+    model_id = ""
 
     def __init__(self, front: Front) -> None:
         self.front = front

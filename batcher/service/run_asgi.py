@@ -28,7 +28,8 @@ class RunAsgi:
         headers = dict(scope["headers"])
         passage = self._front.open(Route.RUN, headers, find_request_id(headers))
         try:
-            passage.caller = self._front.door.enter(headers)
+            passage.model = self._endpoint.model_id
+            passage.enter(headers)
             body = await read_body(receive, door=self._front.door, timeout_s=self._body_timeout_s)
             key = headers.get(b"idempotency-key")
             reply = await while_connected(receive, self._answer(passage, body, key))

@@ -48,6 +48,8 @@ class WholeAnswers:
 class WholeEndpoint:
     """An Endpoint: one route in one grammar."""
 
+    model_id = ""
+
     def __init__(self, front: Front, answerer: TextAnswerer, route: Route, dialect: Dialect) -> None:
         self.front = front
         self.route = route

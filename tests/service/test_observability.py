@@ -69,7 +69,7 @@ async def test_counts_by_outcome_are_those_of_the_requests(path: str, gate: Gate
             (ASYNC_FAULTY, "failed", "/v1/run", "paid"): 1,
             (ASYNC_FAULTY, "cancelled", "/v1/run", "paid"): 1,
             (ASYNC_FAULTY, "expired", "/v1/run", "paid"): 1,
-            ("other", "invalid", "/v1/run", "paid"): 1,
+            (ASYNC_FAULTY, "invalid", "/v1/run", "paid"): 1,
             (ASYNC_FAULTY, "ok", "/v1/run", "free"): 1,
             (ASYNC_FAULTY, "rejected_capacity", "/v1/run", "free"): 1,
             ("other", "invalid", "/v1/run", "none"): 1,
