@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-KEPT_BYTES = 16 * 2**20
+KEPT_BYTES = 8 * 2**20
 """What may be held beyond the last time before it is worth the milliseconds (two for a hundred megabytes) that it takes."""
 
 _STATM = Path("/proc/self/statm")

@@ -6,11 +6,12 @@ import msgspec
 from rich.console import Console
 
 from batcher.errors import ConfigError
-from loadtest.scenarios import b1, b2, b3, b4, b5, f3
+from loadtest.scenarios import b1, b2, b3, b4, b5, f3, f7
 from loadtest.scenarios.bench import Bench, Scenario, print_figures
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (b1.SCENARIO, b2.SCENARIO, b3.SCENARIO, b4.SCENARIO, b5.SCENARIO, f3.SCENARIO)
+    scenario.name: scenario
+    for scenario in (b1.SCENARIO, b2.SCENARIO, b3.SCENARIO, b4.SCENARIO, b5.SCENARIO, f3.SCENARIO, f7.SCENARIO)
 }
 FIGURES_FILE = "figures.json"
 

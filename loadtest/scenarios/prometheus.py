@@ -1,4 +1,4 @@
-"""Reads one histogram out of a Prometheus text page. The client library parses too, but only its own process's."""
+"""Reads series and histograms out of a Prometheus text page. The client library parses too, but only its own process's."""
 
 import math
 import re
@@ -8,6 +8,12 @@ _EDGE = re.compile(r'(?:^|,)\s*le="([^"]+)"')
 
 Histogram = dict[float, float]
 """Upper edge of each bucket, in ascending order, to the number of observations at or below it."""
+
+
+def series(page: str) -> dict[str, float]:
+    """The value of each series, by its name with its labels as they stand there."""
+    lines = (line.rpartition(" ") for line in page.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
 
 
 def read_histogram(page: str, name: str) -> Histogram:

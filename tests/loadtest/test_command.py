@@ -163,7 +163,7 @@ def test_a_sweep_tells_one_default_of_its_duration(monkeypatch: pytest.MonkeyPat
         (("compare", "--server", "a=http://h", "--endpoint", "chat"), "unknown endpoint 'chat'"),
         (("compare", "--server", "a=http://127.0.0.1:1"), "cannot connect to http://127.0.0.1:1/v1/run"),
         (("report", "no-such-folder"), "no-such-folder holds no saved run"),
-        (("scenario", "b99"), "unknown scenario 'b99'; there are b1, b2, b3, b4, b5"),
+        (("scenario", "b99"), "unknown scenario 'b99'; there are b1, b2, b3, b4, b5, f3, f7"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -178,4 +178,4 @@ def test_what_cannot_be_done_is_said_in_one_line(
 def test_scenarios_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "scenario", "--list") == 0
     printed = capsys.readouterr().out
-    assert [line[:2] for line in printed.splitlines()] == ["b1", "b2", "b3", "b4", "b5"]
+    assert [line[:2] for line in printed.splitlines()] == ["b1", "b2", "b3", "b4", "b5", "f3", "f7"]

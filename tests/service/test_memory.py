@@ -48,7 +48,7 @@ def test_what_fell_by_itself_counts_from_where_it_is() -> None:
 
 
 def test_where_the_system_does_not_tell_it_is_not_asked_again() -> None:
-    asked = []
+    asked: list[None] = []
 
     def resident() -> int:
         asked.append(None)
