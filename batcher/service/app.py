@@ -18,6 +18,7 @@ from batcher.service.models_asgi import CountTokensAsgi, ModelRoutes
 from batcher.service.pages import Pages, dialect_of
 from batcher.service.run_asgi import RunAsgi
 from batcher.service.service import Service
+from batcher.service.small_bodies import SmallBodies
 from batcher.service.wire.models import ModelEntry
 from batcher.service.wire.replies import Reply
 from batcher.settings import Settings
@@ -53,7 +54,8 @@ def create_app(settings: Settings) -> Starlette:
     app = Starlette(
         routes=[*_answering_routes(service), *pages.routes],
         middleware=[
-            Middleware(Guard, door=service.front.door, refuse=refuse, has_open_metrics=settings.open_metrics is Switch.ON)
+            Middleware(SmallBodies, body_timeout_s=service.http.body_timeout_s),
+            Middleware(Guard, door=service.front.door, refuse=refuse, has_open_metrics=settings.open_metrics is Switch.ON),
         ],
         exception_handlers={
             HTTPException: pages.on_http_exception,

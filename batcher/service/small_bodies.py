@@ -1,0 +1,52 @@
+"""A request that is refused by its headers alone, and the connection that it came on.
+
+HTTP/1.1 has no way to skip a body: whoever replies before it has come must read it all the same, or end the connection. Client
+libraries send a request's head and its body apart, so that a refusal often meets only the head; and those who are told nothing
+of it send their next request into a connection that is ending, and get no reply at all. So a small body is taken in first.
+Behind a large one the connection ends: to read it would cost more than another connection.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batcher.service.wire.replies import declared_length
+
+SMALL_BODY_BYTES = 16_384
+"""A refused request with a body up to this is read to its end, so that its connection can go on."""
+
+
+class SmallBodies:
+    """The ASGI middleware. Around all others, for whoever refuses."""
+
+    def __init__(self, app: ASGIApp, *, body_timeout_s: float) -> None:
+        self._app = app
+        self._body_timeout_s = body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        # Who expects a 100 sends no body before it, and to be refused is what it waits for.
+        if b"expect" in headers or not 0 < declared_length(headers) <= SMALL_BODY_BYTES:
+            await self._app(scope, receive, send)
+            return
+        is_whole = False
+
+        async def noting() -> Message:
+            nonlocal is_whole
+            message = await receive()
+            is_whole = is_whole or not message.get("more_body", False)  # Nothing more comes of who has left, either.
+            return message
+
+        async def sending(message: Message) -> None:
+            if not is_whole:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._body_timeout_s):
+                        while not is_whole:
+                            await noting()
+            await send(message)
+
+        await self._app(scope, noting, sending)
