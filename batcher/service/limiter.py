@@ -46,6 +46,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 
     key_id: str = ""
     model: str = ""
+    """Whose answers its output is one of; empty where no output was reserved, of which there is nothing to learn."""
     num_input: int = 0
     reservation: Reservation | None = None
     """None where there is no limit."""
@@ -141,14 +142,16 @@ class Limiter:
                 f"the request counts {num_input} tokens of input and {estimate} of output, together {tokens}: "
                 f"{_in_words(subject, caller.tier, is_tokens=True)} will never have room for it"
             )
-        self._store.reserve(bill.subjects, tokens, lambda verdict: on_judgement(self._judge(verdict, bill, model, num_input)))
+        learned = model if max_output else ""
+        self._store.reserve(bill.subjects, tokens, lambda verdict: on_judgement(self._judge(verdict, bill, learned, num_input)))
 
     def settle(self, admitted: Admitted, output_tokens: int) -> None:
         """The request was served, with so many tokens of output: that and its input is what it is charged in the end."""
         if admitted.reservation is None:
             return
         self._store.settle(admitted.reservation, admitted.num_input + output_tokens)
-        self._estimator.learn(admitted.key_id, admitted.model, output_tokens)
+        if admitted.model:
+            self._estimator.learn(admitted.key_id, admitted.model, output_tokens)
         self._num_open -= 1
         self._num_settled += 1
 

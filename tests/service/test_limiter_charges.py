@@ -57,6 +57,19 @@ def test_expected_answers_are_charged_as_the_last_ones_were(clock: Clock) -> Non
     assert limiter.peek(caller) is not None
 
 
+def test_what_reserves_no_output_teaches_nothing_of_answers(clock: Clock) -> None:
+    """`POST /v1/run` is charged its input alone, under the same model's name: with enough of such calls between them, answers
+    would be expected to cost nothing."""
+    limiter = a_limiter(clock, estimate="expected")
+    caller = Caller("ann", "paid", "key_ann", RateLimit(None, 1000))
+    for _ in range(8):
+        limiter.settle(admitted(ask(limiter, caller, 0, 0)), 0)
+
+    standing = admitted(ask(limiter, caller, 0, 600)).standing
+    assert standing is not None
+    assert standing.tokens_remaining == 400
+
+
 def test_exact_answers_are_charged_when_they_are_known(clock: Clock) -> None:
     limiter = a_limiter(clock, estimate="exact")
     caller = Caller("ann", "paid", "key_ann", RateLimit(None, 100))
