@@ -35,6 +35,9 @@ MAX_RETRY_AFTER_S = 60
 NO_WORKER_RETRY_AFTER_S = 2
 """A worker's restart takes a second or so; a fleet without any is tried again soon."""
 
+SHED = "shed"
+"""What stood in the way of a request whose key is shed while an overload lasts; see `ServiceError.refused`."""
+
 
 class BatcherError(Exception):
     """The root: `except BatcherError` catches whatever batcher raises on purpose."""

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from batcher import errors
 from batcher.types import Outcome
 
 
@@ -41,7 +42,7 @@ class Refused(StrEnum):
     """The usage log cannot be written, and no answer is given without its record."""
     CAPACITY = "capacity"
     """The estimated wait, or a queue or a table that is full."""
-    SHED = "shed"
+    SHED = errors.SHED
     """The dynamic throttle: this key is among those that are refused while the overload lasts."""
     SHUTDOWN = "shutdown"
     SAFETY = "safety"

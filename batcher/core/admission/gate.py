@@ -23,7 +23,7 @@ from batcher.core.admission.fairness import Scores
 from batcher.core.admission.promises import PromiseCounts, Promises
 from batcher.core.admission.throttle import SHED_BUDGET, Throttle
 from batcher.core.admission.wait import TIME_CONSTANT_S, ArrivalRate, estimate_wait_s, left_rate
-from batcher.errors import MAX_RETRY_AFTER_S, NO_WORKER_RETRY_AFTER_S, Overloaded, ServiceError, ShuttingDown
+from batcher.errors import MAX_RETRY_AFTER_S, NO_WORKER_RETRY_AFTER_S, SHED, Overloaded, ServiceError, ShuttingDown
 from batcher.types import Outcome
 
 PROMISED_BUDGET = 1.25
@@ -154,7 +154,9 @@ class Gate:
         else:
             left = min(capacity_rate, sure_rate) * (1.0 - state.reserved_share) - higher_rate
             rate = max(left, 0.0) / work
-            error = _overloaded(wait_s, limit_s, promises.make(key, rate=rate, at_least_s=_seconds(wait_s - limit_s), now=now))
+            retry_after_s = promises.make(key, rate=rate, at_least_s=_seconds(wait_s - limit_s), now=now)
+            message = f"the estimated wait of {wait_s:.3f} s is over the budget of {limit_s:g} s"
+            error = Overloaded(message, retry_after_s=retry_after_s, refused=SHED if is_shed else "")
         return Refusal(Outcome.REJECTED_CAPACITY, error)
 
     def estimate_wait_s(self, tier: str, *, work_ahead: float, capacity_rate: float, now: float, batch_size: int = 1) -> float:
@@ -194,7 +196,3 @@ class Gate:
 def _seconds(excess_s: float) -> int:
     """Until the queue has drained to the budget."""
     return min(max(1, ceil(excess_s)), MAX_RETRY_AFTER_S)
-
-
-def _overloaded(wait_s: float, limit_s: float, retry_after_s: int) -> Overloaded:
-    return Overloaded(f"the estimated wait of {wait_s:.3f} s is over the budget of {limit_s:g} s", retry_after_s=retry_after_s)
