@@ -110,8 +110,12 @@ class Answering:
         if isinstance(event, Delta):
             self._passage.note_first()
             self._num_computed += event.num_tokens
+            if event.timing is not None:
+                self._passage.timing = event.timing
         else:
             self._end = event
+            if isinstance(event, Finished):
+                self._passage.timing = event.timing
         if self._is_overfull:
             return
         # Asked before this event is added: an answer that comes in one piece was not left untaken, however long it is.

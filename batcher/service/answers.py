@@ -10,7 +10,7 @@ from batcher.core.effects import Emit
 from batcher.core.replica.text import TextStream
 from batcher.errors import ServerFault, ServiceError
 from batcher.service import log
-from batcher.service.generation import NO_USAGE, Cancelled, Delta, Events, Failed, Finished, GenerationRequest
+from batcher.service.generation import NO_USAGE, Cancelled, Delta, Events, Failed, Finished, GenerationRequest, Timing
 from batcher.service.generation_meters import EngineMeters
 from batcher.types import FinishReason, Outcome, Step, Usage
 
@@ -44,6 +44,9 @@ class _Answer:
 
     def usage(self) -> Usage:
         return Usage(self.num_prompt_tokens, self.num_tokens) if self.num_tokens else NO_USAGE
+
+    def timing(self) -> Timing | None:
+        return None if self.started_at is None else Timing(self.arrived_at, self.started_at)
 
 
 class Answers:
@@ -109,9 +112,11 @@ class Answers:
         if stream.stopped:
             finish = FinishReason.STOP_SEQUENCE
         if finish is not None:
-            events.append((effect.sequence_id, Finished(text, finish, answer.usage(), stream.stopped_by)))
+            end = Finished(text, finish, answer.usage(), stream.stopped_by, answer.timing())
+            events.append((effect.sequence_id, end))
         elif text:
-            events.append((effect.sequence_id, Delta(text, answer.num_tokens - answer.num_told)))
+            timing = None if answer.num_told else answer.timing()
+            events.append((effect.sequence_id, Delta(text, answer.num_tokens - answer.num_told, timing)))
             answer.num_told = answer.num_tokens
         return finish
 

@@ -15,7 +15,7 @@ from batcher.service.auth import Caller
 from batcher.service.callers import OnEvent, OnUsage
 from batcher.service.conversation import DEFAULT_MAX_TOKENS, Conversation, Prepared
 from batcher.service.driver import Driver, End
-from batcher.service.generation import NO_USAGE, Delta, Event, Failed, Finished
+from batcher.service.generation import NO_USAGE, Delta, Event, Failed, Finished, Timing
 from batcher.service.prompts import Prompter
 from batcher.types import FinishReason, Outcome, Usage
 
@@ -36,9 +36,9 @@ class _BatchAnswerer:
         assert isinstance(input_, str)
         number = 0
 
-        def on_end(end: End) -> None:
+        def on_end(end: End, run_s: float) -> None:
             self._input_tokens.pop(number, None)
-            for event in self._events(end, prepared):
+            for event in self._events(end, prepared, run_s):
                 on_event(event)
 
         num_bytes = len(input_) if input_.isascii() else len(input_.encode())
@@ -54,7 +54,7 @@ class _BatchAnswerer:
             on_usage(Usage(num_input, 0) if has_left else NO_USAGE)
 
     @abstractmethod
-    def _events(self, end: End, prepared: Prepared) -> Iterator[Event]:
+    def _events(self, end: End, prepared: Prepared, run_s: float) -> Iterator[Event]:
         """What an end of the driver's means to whoever waits."""
 
 
@@ -80,11 +80,11 @@ class GenerateAnswerer(_BatchAnswerer):
     async def count(self, conversation: Conversation) -> int:
         return await self._prompter.count(conversation)
 
-    def _events(self, end: End, prepared: Prepared) -> Iterator[Event]:
-        return _generated(end)
+    def _events(self, end: End, prepared: Prepared, run_s: float) -> Iterator[Event]:
+        return _generated(end, run_s)
 
 
-def _generated(end: End) -> Iterator[Event]:
+def _generated(end: End, run_s: float) -> Iterator[Event]:
     if not isinstance(end, Answer):
         yield Failed(end.outcome, end.error, NO_USAGE)
         return
@@ -93,7 +93,7 @@ def _generated(end: End) -> Iterator[Event]:
     except ValueError:
         yield Failed(Outcome.FAILED, InputFailed("the backend's answer could not be read"), NO_USAGE)
         return
-    yield from _whole(output.text, output.finish, output.usage, output.stop_sequence)
+    yield from _whole(output.text, output.finish, output.usage, output.stop_sequence, _timing(end, run_s))
 
 
 class TextAnswerer(_BatchAnswerer):
@@ -114,13 +114,13 @@ class TextAnswerer(_BatchAnswerer):
     async def count(self, conversation: Conversation) -> int:
         return len(_last_of_user(conversation).encode())
 
-    def _events(self, end: End, prepared: Prepared) -> Iterator[Event]:
+    def _events(self, end: End, prepared: Prepared, run_s: float) -> Iterator[Event]:
         if not isinstance(end, Answer):
             yield Failed(end.outcome, end.error, NO_USAGE)
             return
         stops = prepared.conversation.stop_sequences
         text, finish, stop, num_tokens = cut(end.output, prepared.max_tokens, stops)
-        yield from _whole(text, finish, Usage(prepared.num_input_tokens, num_tokens), stop)
+        yield from _whole(text, finish, Usage(prepared.num_input_tokens, num_tokens), stop, _timing(end, run_s))
 
 
 def _last_of_user(conversation: Conversation) -> str:
@@ -131,10 +131,14 @@ def _last_of_user(conversation: Conversation) -> str:
     raise InvalidRequest("messages has no message of the role user, which is all that this model reads")
 
 
-def _whole(text: str, finish: FinishReason, usage: Usage, stop_sequence: str | None) -> Iterator[Event]:
+def _timing(end: Answer, run_s: float) -> Timing:
+    return Timing(end.request.arrived_at, end.departed_at, run_s)
+
+
+def _whole(text: str, finish: FinishReason, usage: Usage, stop_sequence: str | None, timing: Timing) -> Iterator[Event]:
     if text:
-        yield Delta(text, usage.output_tokens)
-    yield Finished("", finish, usage, stop_sequence)
+        yield Delta(text, usage.output_tokens, timing)
+    yield Finished("", finish, usage, stop_sequence, timing)
 
 
 def cut(output: str, max_tokens: int, stop_sequences: tuple[str, ...]) -> tuple[str, FinishReason, str | None, int]:

@@ -24,7 +24,8 @@ from batcher.service.workers import Supervisor
 from batcher.types import Outcome, Request, WorkerFault
 
 End: TypeAlias = Answer | Refuse
-OnEnd: TypeAlias = Callable[[End], None]
+OnEnd: TypeAlias = Callable[[End, float], None]
+"""Told the end, and what the batch of an Answer took where it was computed, in seconds."""
 
 _CHECK_S = 1.0
 """How often an idle driver has the dispatcher check its laws: O(workers) then, well under a millisecond."""
@@ -253,7 +254,7 @@ class Driver:
         if isinstance(end, Answer) and not is_text(end.output):
             end = Refuse(end.request, Outcome.FAILED, InputFailed("the output for this input has no UTF-8 form"))
         try:
-            waiter[1](end)
+            waiter[1](end, run_s)
         except Exception as error:
             # One caller's connection must not cost the others of its batch their answers.
             log.error("answer_not_sent", exc_info=error)

@@ -21,13 +21,14 @@ from batcher.errors import Expired, Overloaded, RateLimited, SafetyRefused, Serv
 from batcher.service.auth import Caller
 from batcher.service.door import Door
 from batcher.service.front_meters import FrontMeters
+from batcher.service.generation import Timing
 from batcher.service.idempotency import REPLAYED, Idempotency
 from batcher.service.limiter import Limiter, LimitReached
 from batcher.service.records import Refused, RequestLine
 from batcher.service.request_log import RequestLog
 from batcher.service.safety.stage import SafetyStage
 from batcher.service.stores.usage_log import UsageLog
-from batcher.service.tracing import TraceContext, Tracer
+from batcher.service.tracing import NO_PHASES, Phases, TraceContext, Tracer
 from batcher.service.wire.replies import Reply
 from batcher.types import Outcome
 
@@ -79,7 +80,7 @@ class Front:
         if self._request_log is not None:
             self._request_log.write(line)
         if passage.trace is not None:
-            self.tracer.end(passage.trace, line)
+            self.tracer.end(passage.trace, line, passage.phases())
 
 
 class Passage:
@@ -100,6 +101,7 @@ class Passage:
         "own_id",
         "route",
         "standing",
+        "timing",
         "trace",
     )
 
@@ -113,6 +115,8 @@ class Passage:
         self.arrived_at = front.clock()
         self.first_at: float | None = None
         """When the first text of the answer was there."""
+        self.timing: Timing | None = None
+        """Of whatever made the answer for this call, once that has told."""
         self.caller = NOBODY
         self.model = ""
         self.standing: Standing | None = None
@@ -138,6 +142,11 @@ class Passage:
         if self.first_at is None:
             self.first_at = self.front.clock()
 
+    def phases(self) -> Phases:
+        """For the spans."""
+        timing = self.timing
+        return NO_PHASES if timing is None else Phases(timing.started_at - self.arrived_at, timing.run_s)
+
     def refuse(self, error: ServiceError) -> None:
         """Ends with an error."""
         if isinstance(error, LimitReached):
@@ -158,7 +167,7 @@ class Passage:
     def end(self, status: int, outcome: str, error: str = "", *, refused: str = "") -> None:
         assert not self.is_over
         self.is_over = True
-        front, caller = self.front, self.caller
+        front, caller, timing = self.front, self.caller, self.timing
         # In the order of its fields: by their names it takes seven times as long, half a microsecond of each request.
         line = RequestLine(
             front.wall_clock(),
@@ -177,6 +186,7 @@ class Passage:
             self.is_streamed,
             self.num_input,
             self.num_output,
+            None if timing is None else timing.started_at - timing.accepted_at,
             None if self.first_at is None else self.first_at - self.arrived_at,
             "" if self.trace is None else self.trace.trace_id,
             self.own_id or "",

@@ -42,12 +42,25 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise ValueError(f"nothing can be generated from {facts}")
 
 
+class Timing(msgspec.Struct, frozen=True, gc=False):
+    """When an answer's work began: instants of the clock by which its request arrived."""
+
+    accepted_at: float
+    """When it began to wait for its batch, or for its first step."""
+    started_at: float
+    """When that left, or was launched."""
+    run_s: float | None = None
+    """What its batch took where it was computed."""
+
+
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """More of the answer's text: whole characters, never empty, and no stop sequence begins in it."""
 
     text: str
     num_tokens: int
     """Tokens sampled since the last Delta."""
+    timing: Timing | None = None
+    """Of the answer, with its first Delta where it is known by then."""
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +72,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
     stop_sequence: str | None = None
     """The one that ended it, if one did."""
+    timing: Timing | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):

@@ -109,6 +109,9 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     is_streamed: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
+    queue_s: float | None = None
+    """Until its batch left, or its first step was launched, since it was let in: as in the metric of this name. None where it
+    did not come to that, or did not come to an answer."""
     ttft_s: float | None = None
     trace_id: str = ""
     own_id: str = ""

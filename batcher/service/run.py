@@ -15,6 +15,7 @@ from batcher.service import log
 from batcher.service.account import Account
 from batcher.service.driver import Driver, End
 from batcher.service.front import Front, Passage
+from batcher.service.generation import Timing
 from batcher.service.records import Route
 from batcher.service.replying import reply_headers
 from batcher.service.safety.contract import CheckContext, Finding
@@ -160,10 +161,11 @@ class _Call:
 
     # Out.
 
-    def _on_end(self, end: End) -> None:
+    def _on_end(self, end: End, run_s: float) -> None:
         if not isinstance(end, Answer):
             self._refuse(end.error)
             return
+        self._passage.timing = Timing(end.request.arrived_at, end.departed_at, run_s)
         safety = self._endpoint.front.safety
         if safety is None:
             self._answer(end.output)

@@ -132,9 +132,10 @@ class SpanTracer(Tracer):
 
 def _intervals(line: RequestLine, phases: Phases) -> Iterator[tuple[str, float, float]]:
     """(name, start, end) of what is known of the way from the arrival to the end, in seconds after the arrival."""
-    started_s = phases.queue_s
+    started_s = phases.started_s
     if started_s is not None:
-        yield "queue", 0.0, started_s
+        if line.queue_s is not None:
+            yield "queue", started_s - line.queue_s, started_s
         if phases.run_s is not None:
             yield "batch", started_s, started_s + phases.run_s
             return

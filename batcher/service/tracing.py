@@ -43,8 +43,8 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
 class Phases(msgspec.Struct, frozen=True, gc=False):
     """What is known of a request beside its line. None where nobody has measured it."""
 
-    queue_s: float | None = None
-    """From its arrival until its batch left, or its first step."""
+    started_s: float | None = None
+    """From its arrival until its batch left, or its first step was launched."""
     run_s: float | None = None
     """Batch mode: what its batch took."""
 

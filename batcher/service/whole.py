@@ -119,6 +119,7 @@ class _Call:
             self._text += event.text
         elif isinstance(event, Finished):
             self._text += event.text
+            self._passage.timing = event.timing
             self._finish(event)
         else:
             assert isinstance(event, Failed)

@@ -67,7 +67,7 @@ async def a_driver() -> AsyncIterator[tuple[Driver, Held, Meters]]:
     driver.start()
     await until(lambda: driver.is_ready)
     ended: list[End] = []
-    driver.submit(PAID, "runs", 1, ended.append)
+    driver.submit(PAID, "runs", 1, lambda end, _: ended.append(end))
     yield driver, worker, meters
     worker.is_let_go.set()
     await until(lambda: driver.num_live == 0)
@@ -79,12 +79,12 @@ async def test_a_driver_refuses_before_the_body_what_it_would_refuse_after_it() 
         ended: list[End] = []
         assert driver.refuse_early(FREE) is None
         for _ in range(2):
-            driver.submit(FREE, "waits", 1, ended.append)
+            driver.submit(FREE, "waits", 1, lambda end, _: ended.append(end))
         error = driver.refuse_early(FREE)
         assert isinstance(error, Overloaded)
         assert error.retry_after_s == 1
         assert meters.tiers["free"].outcomes[Outcome.REJECTED_CAPACITY] == 1
-        driver.submit(FREE, "is refused", 1, ended.append)
+        driver.submit(FREE, "is refused", 1, lambda end, _: ended.append(end))
         assert len(ended) == 1
         assert meters.tiers["free"].outcomes[Outcome.REJECTED_CAPACITY] == 2
         assert driver.refuse_early(PAID) is None

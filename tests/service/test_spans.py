@@ -34,6 +34,7 @@ LINE = RequestLine(
     is_streamed=True,
     input_tokens=5,
     output_tokens=7,
+    queue_s=0.25,
     ttft_s=1.0,
 )
 
@@ -65,12 +66,12 @@ def test_a_request_is_a_span_with_its_phases_in_it() -> None:
     assert (context.trace_id, context.parent_id) == (TRACE, PARENT)
     assert context.span_id != PARENT
     assert traced.spans == {}
-    traced.tracer.end(context, LINE, Phases(queue_s=0.25))
+    traced.tracer.end(context, LINE, Phases(started_s=0.5))
     spans = traced.spans
     assert {name: interval(span) for name, span in spans.items()} == {
         "POST /v1/messages": (0.0, 3.0),
-        "queue": (0.0, 0.25),
-        "prefill": (0.25, 1.0),
+        "queue": (0.25, 0.5),
+        "prefill": (0.5, 1.0),
         "decode": (1.0, 3.0),
     }
     request = spans.pop("POST /v1/messages")
@@ -104,8 +105,8 @@ def test_a_request_is_a_span_with_its_phases_in_it() -> None:
 
 def test_a_request_of_a_batch_has_the_batch_as_its_phase() -> None:
     traced = Traced()
-    line = RequestLine(1_700_000_010.0, "req_1", Route.RUN, 200, Outcome.OK, 3.0, ttft_s=2.9)
-    traced.tracer.end(traced.tracer.start({}), line, Phases(queue_s=0.5, run_s=2.0))
+    line = RequestLine(1_700_000_010.0, "req_1", Route.RUN, 200, Outcome.OK, 3.0, queue_s=0.5, ttft_s=2.9)
+    traced.tracer.end(traced.tracer.start({}), line, Phases(started_s=0.5, run_s=2.0))
     assert {name: interval(span) for name, span in traced.spans.items()} == {
         "POST /v1/run": (0.0, 3.0),
         "queue": (0.0, 0.5),
@@ -162,6 +163,24 @@ def test_attributes_are_of_closed_sets_whatever_the_caller_says() -> None:
     assert span.attributes["error.type"] == "shed"
     assert "gen_ai.request.model" not in span.attributes
     assert not {"made up", "mine", "req_1", "/nope/\r\n"} & set(span.attributes.values())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_conversation_of_batch_mode_has_its_batch_too(is_streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    exporter = InMemorySpanExporter()
+    async with serving(quick(tracing=Switch.ON)) as server:
+        tracer = server.service.front.tracer
+        assert isinstance(tracer, SpanTracer)
+        tracer.provider.add_span_processor(SimpleSpanProcessor(exporter))
+        question = ask("x", model="simulated", stream=is_streamed)
+        if is_streamed:
+            async with connected(server.port) as client:
+                await (await opened(client, question)).rest()
+        else:
+            assert (await server.ask(question)).status == 200
+    assert [span.name for span in exporter.get_finished_spans()] == ["queue", "batch", "POST /v1/messages"]
 
 
 # The setting
@@ -244,6 +263,12 @@ async def test_a_request_s_trace_is_in_its_spans_and_its_log_line(
     assert [line["trace_id"] for line in requests] == [f"{span.context.trace_id:032x}" for span in spans]
     assert requests[0]["trace_id"] == TRACE
     assert [line["status"] for line in requests] == [200, 200, 401]
+    assert [span.name for span in exporter.get_finished_spans()] == [*["queue", "batch", "POST /v1/run"] * 2, "POST /v1/run"]
+    assert ["queue_s" in line for line in requests] == [True, True, False]
+    batch = exporter.get_finished_spans()[1]
+    assert batch.end_time is not None
+    assert batch.start_time is not None
+    assert batch.end_time - batch.start_time > 9_000_000  # Nanoseconds; the backend takes 10 ms.
 
 
 @pytest.mark.anyio
@@ -267,7 +292,7 @@ async def test_an_answer_s_span_tells_its_model_and_tokens(monkeypatch: pytest.M
     assert "gen_ai.request.model" not in refused.attributes
     assert refused.attributes["error.type"] == "not_found_error"
     names = {span.name for span in exporter.get_finished_spans()}
-    assert names == {"POST /v1/messages", "prefill", "decode"}
+    assert names == {"POST /v1/messages", "queue", "prefill", "decode"}
 
 
 @pytest.mark.anyio
