@@ -41,6 +41,22 @@ _MAX_AHEAD_BYTES = 65_536
 """Read ahead while requests wait behind another. Not less, since a connection that is not read cannot be seen to end."""
 
 
+class _CycleTransport:
+    """The transport as uvicorn's cycle has it. To close one whose request has not come in whole would throw the reply away,
+    too: the system resets a connection that is closed with something unread."""
+
+    def __init__(self, protocol: "FastPathProtocol", cycle: Any) -> None:
+        self._protocol = protocol
+        self._cycle = cycle
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        # With its reply complete it is ended next, in `on_response_complete`.
+        if not (self._cycle.more_body and self._cycle.response_complete):
+            self._protocol.transport.close()
+
+
 class FastPathProtocol(TimedProtocol):
     """One connection.
 
@@ -226,6 +242,7 @@ class FastPathProtocol(TimedProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """uvicorn's name for: a cycle of its own has come in."""
+        cycle.transport = _CycleTransport(self, cycle)
         self._enqueue(cycle, app)
 
     def _enqueue(self, cycle: Any, app: Any) -> None:

@@ -2,8 +2,8 @@
 
 HTTP/1.1 has no way to skip a body: whoever replies before it has come must read it all the same, or end the connection. Client
 libraries send a request's head and its body apart, so that a refusal often meets only the head; and those who are told nothing
-of it send their next request into a connection that is ending, and get no reply at all. So a small body is taken in first.
-Behind a large one the connection ends: to read it would cost more than another connection.
+of it send their next request into a connection that is ending, and get no reply at all. So a small body is taken in first. With
+a large one the connection ends, and the reply says so: to read it would cost more than another connection.
 """
 
 import asyncio
@@ -17,6 +17,9 @@ SMALL_BODY_BYTES = 16_384
 """A refused request with a body up to this is read to its end, so that its connection can go on."""
 
 
+_CLOSE = (b"connection", b"close")
+
+
 class SmallBodies:
     """The ASGI middleware. Around all others, for whoever refuses."""
 
@@ -25,14 +28,13 @@ class SmallBodies:
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
+        num_bytes = declared_length(headers)
+        if num_bytes == 0:
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
         # Who expects a 100 sends no body before it, and to be refused is what it waits for.
-        if b"expect" in headers or not 0 < declared_length(headers) <= SMALL_BODY_BYTES:
-            await self._app(scope, receive, send)
-            return
+        is_small = num_bytes <= SMALL_BODY_BYTES and b"expect" not in headers
         is_whole = False
 
         async def noting() -> Message:
@@ -42,11 +44,13 @@ class SmallBodies:
             return message
 
         async def sending(message: Message) -> None:
-            if not is_whole:
+            if is_small and not is_whole:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._body_timeout_s):
                         while not is_whole:
                             await noting()
+            if not is_whole and message["type"] == "http.response.start" and _CLOSE not in message["headers"]:
+                message = {**message, "headers": [*message["headers"], _CLOSE]}
             await send(message)
 
         await self._app(scope, noting, sending)
