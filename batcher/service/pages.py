@@ -15,6 +15,7 @@ from batcher.service.asgi import asgi_messages
 from batcher.service.models_asgi import ANTHROPIC_VERSION
 from batcher.service.openapi import openapi_document
 from batcher.service.records import route_of
+from batcher.service.replying import refuse
 from batcher.service.service import Service
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.service.wire.dialect import Dialect
@@ -58,11 +59,7 @@ class Pages:
     def refuse(self, path: str, headers: Mapping[bytes, bytes], error: ServiceError) -> Reply:
         """The reply, in the grammar of the path, to a request that no endpoint has seen; it is counted and logged."""
         passage = self._service.front.open(route_of(path), headers, find_request_id(headers))
-        passage.refuse(error)
-        dialect = dialect_of(path, headers)
-        reply = dialect.error_reply(error, passage.shown_id)
-        reply.headers.extend(dialect.request_id_headers(passage.shown_id).items())
-        return reply
+        return refuse(passage, dialect_of(path, headers), error)
 
     async def on_http_exception(self, request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)

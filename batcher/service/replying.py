@@ -11,10 +11,12 @@ from batcher.service.wire.replies import Reply
 
 
 def reply_headers(passage: Passage, dialect: Dialect) -> list[tuple[bytes, bytes]]:
-    """The request's id under the grammar's own names, and how the caller's limits stand."""
+    """The request's id under the grammar's own names, how the caller's limits stand, and the span that it became."""
     headers = [*dialect.request_id_headers(passage.shown_id).items()]
     if passage.standing is not None:
         headers += dialect.limit_headers(passage.standing, now=passage.front.wall_clock())
+    if passage.trace is not None and (traceresponse := passage.trace.traceresponse) is not None:
+        headers.append((b"traceresponse", traceresponse.encode()))
     return headers
 
 

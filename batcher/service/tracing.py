@@ -2,6 +2,10 @@
 
 With `tracing = off` nothing of OpenTelemetry is imported (`spans.py` has all of it), and a request without a `traceparent`
 costs one look into its headers. The grammar is that of "Trace Context" (W3C, 2021).
+
+Where spans are made, whoever asked is told which is its own, as `traceresponse`. That header is of the draft of Trace Context's
+level 3 (it was taken out of level 2), and names the operation here: without spans there is none, and to send the caller's own
+id back as ours was refused.
 """
 
 import re
@@ -35,9 +39,9 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
     tracestate: str = ""
 
     @property
-    def traceparent(self) -> str:
-        """For whatever is asked for this request's sake, and (as `traceresponse`) for whoever asked."""
-        return f"00-{self.trace_id}-{self.span_id}-{int(self.is_sampled):02x}"
+    def traceresponse(self) -> str | None:
+        """For whoever asked; None where there is no span of ours."""
+        return None if self.span_id == self.parent_id else f"00-{self.trace_id}-{self.span_id}-{int(self.is_sampled):02x}"
 
 
 class Phases(msgspec.Struct, frozen=True, gc=False):

@@ -119,7 +119,8 @@ def test_a_trace_begins_here_where_nobody_brings_one_and_each_is_another() -> No
     contexts = [traced.tracer.start({b"traceparent": b"odd"}) for _ in range(3)]
     for context in contexts:
         assert context.parent_id == ""
-        assert parse(context.traceparent.encode()) is not None
+        assert context.traceresponse is not None
+        assert parse(context.traceresponse.encode()) is not None
     for context in reversed(contexts):
         traced.tracer.end(context, LINE)
     roots = [span for span in traced.exporter.get_finished_spans() if span.name == "POST /v1/messages"]
@@ -132,7 +133,7 @@ def test_what_the_caller_does_not_sample_is_passed_on_and_not_recorded() -> None
     traced = Traced()
     context = traced.tracer.start({b"traceparent": GIVEN[:-2] + b"00"})
     traced.tracer.end(context, LINE)
-    assert context.traceparent == f"00-{TRACE}-{context.span_id}-00"
+    assert context.traceresponse == f"00-{TRACE}-{context.span_id}-00"
     assert traced.spans == {}
 
 
@@ -252,10 +253,13 @@ async def test_a_request_s_trace_is_in_its_spans_and_its_log_line(
         tracer = server.service.front.tracer
         assert isinstance(tracer, SpanTracer)
         tracer.provider.add_span_processor(SimpleSpanProcessor(exporter))
-        assert (await server.ask(run("a", path=path, traceparent=GIVEN.decode()))).status == 200
-        assert (await server.ask(run("b", path=path, traceparent="odd"))).status == 200
-        assert (await server.ask(request(path=path, body=b"{}", headers={}))).status == 401
+        replies = [await server.ask(run("a", path=path, traceparent=GIVEN.decode()))]
+        replies.append(await server.ask(run("b", path=path, traceparent="odd")))
+        replies.append(await server.ask(request(path=path, body=b"{}", headers={})))
+    assert [reply.status for reply in replies] == [200, 200, 401]
     spans = [span for span in exporter.get_finished_spans() if span.kind is SpanKind.SERVER]
+    told = [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01" for span in spans]
+    assert [reply.headers["traceresponse"] for reply in replies] == told
     assert [span.name for span in spans] == ["POST /v1/run"] * 3
     assert [span.parent and f"{span.parent.span_id:016x}" for span in spans] == [PARENT, None, None]
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
@@ -280,9 +284,13 @@ async def test_an_answer_s_span_tells_its_model_and_tokens(monkeypatch: pytest.M
         assert isinstance(tracer, SpanTracer)
         tracer.provider.add_span_processor(SimpleSpanProcessor(exporter))
         async with connected(server.port) as client:
-            await (await opened(client, ask("x" * 50, stream=True))).rest()
-        assert (await server.ask(ask("x", model="made up"))).status == 404
+            stream = await opened(client, ask("x" * 50, stream=True))
+            await stream.rest()
+        refusal = await server.ask(ask("x", model="made up"))
+        assert refusal.status == 404
     answered, refused = [span for span in exporter.get_finished_spans() if span.kind is SpanKind.SERVER]
+    told = [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01" for span in (answered, refused)]
+    assert [stream.headers["traceresponse"], refusal.headers["traceresponse"]] == told
     assert answered.attributes is not None
     assert refused.attributes is not None
     assert answered.attributes["gen_ai.request.model"] == "simulated"
@@ -298,7 +306,8 @@ async def test_an_answer_s_span_tells_its_model_and_tokens(monkeypatch: pytest.M
 @pytest.mark.anyio
 async def test_off_a_trace_that_is_brought_is_in_the_log_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     async with serving(quick()) as server:
-        assert (await server.ask(run("a", traceparent=GIVEN.decode()))).status == 200
+        reply = await server.ask(run("a", traceparent=GIVEN.decode()))
+        assert (reply.status, "traceresponse" in reply.headers) == (200, False)
         assert (await server.ask(run("b"))).status == 200
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line.get("trace_id") for line in lines if line["event"] == "request"] == [TRACE, None]

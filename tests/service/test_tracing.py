@@ -15,7 +15,7 @@ GIVEN = f"00-{TRACE}-{PARENT}-01".encode()
 def test_a_callers_trace_is_taken_and_passed_on() -> None:
     context = Tracer().start({b"traceparent": GIVEN, b"tracestate": b"congo=t61rcWkgMzE, rojo=00f067aa0ba902b7"})
     assert context == TraceContext(TRACE, PARENT, PARENT, True, "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7")
-    assert context.traceparent.encode() == GIVEN
+    assert context.traceresponse is None
 
 
 def test_who_brings_none_has_none() -> None:
@@ -27,7 +27,6 @@ def test_of_the_flags_only_the_sampled_one_is_passed_on(flags: bytes, is_sampled
     context = parse(GIVEN[:-2] + flags)
     assert context is not None
     assert context.is_sampled is is_sampled
-    assert context.traceparent == f"00-{TRACE}-{PARENT}-0{int(is_sampled)}"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_what_is_odd_is_ignored(traceparent: bytes) -> None:
 def test_a_later_version_is_read_as_far_as_this_one_goes() -> None:
     context = parse(b"cc" + GIVEN[2:] + b"-what-the-future-brings")
     assert context is not None
-    assert context.traceparent.encode() == GIVEN
+    assert context == parse(GIVEN)
 
 
 @pytest.mark.parametrize(
