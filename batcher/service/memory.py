@@ -7,11 +7,13 @@ small and adds a little: a process that grows for weeks without a leak. A fixed 
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 KEPT_BYTES = 8 * 2**20
-"""What may be held beyond the last time before it is worth the milliseconds (two for a hundred megabytes) that it takes."""
+"""What may be held beyond the least there ever was, before it is worth the milliseconds that it takes: two for a hundred
+megabytes."""
 
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -29,12 +31,13 @@ def find_trim() -> Callable[[], object] | None:
 
 
 class Trimmer:
-    """Asked now and then. `_floor_bytes` is what was resident after the last time."""
+    """Asked now and then. Whether anything is spare nobody can tell: what was in use the last time may be spare now, with as much
+    resident as before. So it is tried each time while there is more than the least, which is `_least_bytes`."""
 
     def __init__(self, resident: Callable[[], int] = resident_bytes, trim: Callable[[], object] | None = None) -> None:
         self._resident = resident
         self._trim = trim or find_trim()
-        self._floor_bytes = 0
+        self._least_bytes = sys.maxsize
 
     def trim(self) -> None:
         """Gives memory back if it may be worth it."""
@@ -42,10 +45,9 @@ class Trimmer:
             return
         try:
             resident = self._resident()
-            if resident <= self._floor_bytes + KEPT_BYTES:
-                self._floor_bytes = min(self._floor_bytes, resident)
-                return
-            self._trim()
-            self._floor_bytes = self._resident()
         except OSError:
             self._trim = None
+            return
+        self._least_bytes = min(self._least_bytes, resident)
+        if resident > self._least_bytes + KEPT_BYTES:
+            self._trim()
