@@ -7,6 +7,7 @@ from batcher.core.admission.gate import GateStatistics
 from batcher.errors import ServiceError
 from batcher.service.auth import Caller
 from batcher.service.claims import ClaimStore
+from batcher.service.closing import close_in_order
 from batcher.service.door import Door
 from batcher.service.exposition import Collect
 from batcher.service.front import Front
@@ -23,6 +24,9 @@ from batcher.service.stores.memory_limits import MemoryLimits
 from batcher.service.stores.usage_log import UsageLog
 from batcher.service.tracing import create_tracer
 from batcher.settings import Settings
+
+_CLOSE_S = 15.0
+"""What the last words may take together: the 10 s of the usage log and the 2 s of each of the other two, and a little more."""
 
 
 class Entrance:
@@ -88,11 +92,9 @@ class Entrance:
         await self._claims.close()
         if front.safety is not None:
             front.safety.close()
-        if front.usage is not None:
-            front.usage.close()
-        front.tracer.close()
-        if self.request_log is not None:
-            self.request_log.close()
+        # First what is billed; last the log, which has the last lines of all.
+        writers = [front.usage, front.tracer, self.request_log]
+        await close_in_order([writer.close for writer in writers if writer is not None], within_s=_CLOSE_S)
 
 
 def _limit_store(config: LimitsConfig) -> LimitStore:
