@@ -31,8 +31,8 @@ def find_trim() -> Callable[[], object] | None:
 
 
 class Trimmer:
-    """Asked now and then. Whether anything is spare nobody can tell: what was in use the last time may be spare now, with as much
-    resident as before. So it is tried each time while there is more than the least, which is `_least_bytes`."""
+    """Asked now and then. Whether anything is spare nobody can tell: what was in use the last time may be spare now, with as
+    much resident as before. So it is tried each time while there is more than the least, which is `_least_bytes`."""
 
     def __init__(self, resident: Callable[[], int] = resident_bytes, trim: Callable[[], object] | None = None) -> None:
         self._resident = resident
