@@ -177,7 +177,7 @@ class GenerateBackend:
         self._backend.launch(Step(next(self._step_ids), tuple(scheduled), _MAX_STEP_TOKENS - num_left))
         tokenizer = self._model.tokenizer
         for generation, token in zip(sampled, self._backend.collect(), strict=True):
-            is_stop = token in tokenizer.stop_ids
+            is_stop = token in tokenizer.stop_ids and not generation.wanted.ignores_stop
             generation.add(token, b"" if is_stop else tokenizer.token_bytes(token), is_stop=is_stop)
 
     def __repr__(self) -> str:

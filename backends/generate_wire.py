@@ -19,6 +19,8 @@ class GenerateInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: int
     sampling: Sampling
     stop_sequences: tuple[str, ...] = ()
+    ignores_stop: bool = False
+    """Goes on past the model's own stop tokens, up to max_tokens."""
 
 
 class GenerateOutput(msgspec.Struct, frozen=True):

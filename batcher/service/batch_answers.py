@@ -2,7 +2,7 @@
 
 An answer comes whole, so a stream of it has one delta. The backend `generate` knows conversations, and its tokens are the
 model's. Any other backend knows only text: it gets the last user message, its tokens are bytes of UTF-8, and max_tokens and
-stop_sequences are applied to what it returns. It has no sampling and no context.
+stop_sequences are applied to what it returns. It has no sampling, no stop tokens and no context.
 """
 
 from abc import abstractmethod
@@ -73,6 +73,7 @@ class GenerateAnswerer(_BatchAnswerer):
                 max_tokens=max_tokens,
                 sampling=conversation.sampling,
                 stop_sequences=conversation.stop_sequences,
+                ignores_stop=conversation.ignores_stop,
             )
         )
         return Prepared(conversation=conversation, prompt=input_, num_input_tokens=len(prompt), max_tokens=max_tokens)

@@ -80,6 +80,7 @@ class ContinuousService:
             sampling=conversation.sampling,
             stop_sequences=conversation.stop_sequences,
             deadline_at=prepared.deadline_at,
+            ignores_stop=conversation.ignores_stop,
         )
         return self.replica.submit(request, on_event, key_id=caller.key_id)
 

@@ -25,6 +25,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """At least 1. None: as many as the context has room for, up to DEFAULT_MAX_TOKENS."""
     sampling: Sampling
     stop_sequences: tuple[str, ...] = ()
+    ignores_stop: bool = False
+    """Whether the answer goes on past the model's own stop tokens, up to max_tokens: for measuring."""
     is_streamed: bool = False
     is_usage_streamed: bool = False
     """Whether a stream is to tell the usage, in the grammar that does so only when asked."""

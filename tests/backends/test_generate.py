@@ -48,6 +48,12 @@ def test_plain_text_is_answered_with_plain_text() -> None:
     assert backend().run_batch(["x" * 1_000, ""]) == ["x" * DEFAULT_MAX_TOKENS, ""]
 
 
+def test_an_answer_may_go_on_past_the_model_s_own_end_of_it() -> None:
+    asked = GenerateInput((Message("user", "hi"),), 5, GREEDY, ignores_stop=True)
+    answer = decode_output(backend().run_batch([encode_input(asked)])[0])
+    assert (answer.text[:2], answer.finish, answer.usage) == ("hi", FinishReason.MAX_TOKENS, Usage(5, 5))
+
+
 def test_a_conversation_is_answered_with_text_reason_and_usage() -> None:
     outputs = backend().run_batch(
         [wanted("hello"), "plain", wanted("hello", 3), wanted("hello world", 100, ("zz", "o w", "lo w"))]

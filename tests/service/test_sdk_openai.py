@@ -92,6 +92,16 @@ async def test_an_answer_can_be_given_back_as_a_turn_beside_every_setting(way: s
 
 
 @each_mode
+async def test_a_load_tool_gets_as_many_tokens_as_it_asks_for(way: str, mode: str) -> None:
+    """Where there are tokens that end an answer; a backend that knows only text has none to go past."""
+    async with served(mode) as server:
+        completion = await create(way, server.port, max_tokens=9, extra_body={"ignore_eos": True, "top_k": -1})
+    assert completion.usage is not None
+    expected = ("stop", 5) if mode == "text" else ("length", 9)
+    assert (completion.choices[0].finish_reason, completion.usage.completion_tokens) == expected
+
+
+@each_mode
 async def test_the_model_is_listed(way: str, mode: str) -> None:
     async with served(mode) as server:
 

@@ -22,17 +22,17 @@ _MAX_CHARS = 200
 
 MAX_SEED = 2**63 - 1
 
-_MAX_INTEGER = 2**53
+MAX_INTEGER = 2**53
 """The largest whole number that every JSON reader agrees on; what the model's context allows is far less."""
 
 MAX_STOP_SEQUENCES = 16
 """Each is looked for at every character of the answer."""
 
-MaxTokens = Annotated[int, Meta(ge=1, le=_MAX_INTEGER)]
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
 PublishedTopP = Annotated[float, Meta(ge=0.0, le=1.0)]
 """Of the vendors' grammars: 0 is the likeliest token alone, see `narrowed`."""
-TopK = Annotated[int, Meta(ge=0, le=_MAX_INTEGER)]
+TopK = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 StopSequence = Annotated[str, Meta(min_length=1, max_length=256)]
 """As much text may be held back from a stream while it could still become the stop sequence."""
 NoItems = Annotated[list[None], Meta(max_length=0)]

@@ -1,7 +1,8 @@
 """The body of OpenAI's published chat completions grammar, to a Conversation.
 
 All of its fields are known here: those that this service does, those that may be ignored without a lie, and those that it does
-not do, which are refused by name unless they ask for nothing.
+not do, which are refused by name unless they ask for nothing. Two more are not published there, but sent by the load tools that
+speak this grammar, since the servers that they measure take them: `ignore_eos` and `top_k`.
 """
 
 from typing import Annotated, Literal
@@ -12,6 +13,7 @@ from msgspec import Meta
 from batcher.errors import InvalidRequest
 from batcher.service.conversation import Conversation
 from batcher.service.wire.decoding import (
+    MAX_INTEGER,
     MAX_SEED,
     MaxTokens,
     NoFields,
@@ -29,6 +31,8 @@ from batcher.types import Message, Sampling
 _EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
 _Zero = Annotated[float, Meta(ge=0.0, le=0.0)]
+_TopK = Annotated[int, Meta(ge=-1, le=MAX_INTEGER)]
+"""0 is all, and so is -1, as those servers spell it."""
 
 
 class _TextPart(msgspec.Struct, tag="text", forbid_unknown_fields=True):
@@ -97,6 +101,11 @@ class _Body(_Unsupported, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
 
+    # Not of the published grammar.
+    ignore_eos: bool | None = None
+    """Whether the answer goes on past the model's own end of it."""
+    top_k: _TopK | None = None
+
     # Ignored.
     metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     parallel_tool_calls: bool | None = None
@@ -115,7 +124,7 @@ def decode(body: bytes) -> Conversation:
     """Raises InvalidRequest, in words that name the field, for whatever is not exactly such a body."""
     parsed = decode_body(_decoder, body, example=_EXAMPLE, hint=_hint)
     stop = parsed.stop or ()
-    top_p, top_k = narrowed(top_p=parsed.top_p, top_k=None)
+    top_p, top_k = narrowed(top_p=parsed.top_p, top_k=None if parsed.top_k == -1 else parsed.top_k)
     return Conversation(
         model=parsed.model,
         messages=tuple(_message(turn, number) for number, turn in enumerate(parsed.messages)),
@@ -128,6 +137,7 @@ def decode(body: bytes) -> Conversation:
             seed=draw_seed() if parsed.seed is None else parsed.seed & MAX_SEED,
         ),
         stop_sequences=(stop,) if isinstance(stop, str) else tuple(stop),
+        ignores_stop=bool(parsed.ignore_eos),
         is_streamed=bool(parsed.stream),
         is_usage_streamed=_wants_usage(parsed),
     )

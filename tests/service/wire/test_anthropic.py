@@ -59,6 +59,8 @@ IGNORED: list[dict[str, Any]] = [
     {"output_config": {}},
     {"system": ""},
     {"stream": False, "stop_sequences": None},
+    {"tools": None, "tool_choice": None, "thinking": None, "service_tier": None, "container": None, "metadata": None},
+    {"stream": None, "temperature": None, "top_p": None, "top_k": None, "stop_sequences": [], "mcp_servers": []},
 ]
 
 

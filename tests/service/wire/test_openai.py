@@ -73,6 +73,11 @@ def test_a_top_p_of_zero_is_the_likeliest_token_alone() -> None:
     assert (sampling.top_p, sampling.top_k) == (1.0, 1)
 
 
+def test_load_tools_may_ask_for_more_than_is_published() -> None:
+    decoded = OPENAI.decode(body(ignore_eos=True, top_k=40, top_p=0.5))
+    assert (decoded.ignores_stop, decoded.sampling.top_k, decoded.sampling.top_p) == (True, 40, 0.5)
+
+
 IGNORED: list[dict[str, Any]] = [
     {"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
     {"metadata": {"a": "b"}, "store": True, "service_tier": "auto", "parallel_tool_calls": True},
@@ -80,6 +85,11 @@ IGNORED: list[dict[str, Any]] = [
     {"tools": [], "tool_choice": "none", "functions": [], "function_call": "auto"},
     {"response_format": {"type": "text"}, "modalities": ["text"], "verbosity": "medium", "reasoning_effort": "none"},
     {"stream": None, "stream_options": None, "temperature": None, "top_p": None, "seed": None, "audio": None},
+    {"stop": None, "n": None, "user": None, "tools": None, "logprobs": None, "response_format": None, "logit_bias": None},
+    {"metadata": None, "store": None, "frequency_penalty": None, "presence_penalty": None, "max_completion_tokens": None},
+    {"ignore_eos": None, "top_k": None},
+    {"ignore_eos": False, "top_k": -1},
+    {"top_k": 0},
 ]
 
 
@@ -87,8 +97,9 @@ IGNORED: list[dict[str, Any]] = [
 def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
     decoded = OPENAI.decode(body(**fields))
     assert (decoded.messages, decoded.max_tokens) == ((Message("user", "hello"),), 7)
-    assert (decoded.sampling.temperature, decoded.sampling.top_p) == (1.0, 1.0)
-    assert not decoded.is_streamed
+    sampling = decoded.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+    assert (decoded.stop_sequences, decoded.is_streamed, decoded.ignores_stop) == ((), False, False)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -117,6 +128,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop": ""}, "$.stop"),
     ({"temperature": 2.1}, "$.temperature"),
     ({"seed": 2**63}, "$.seed"),
+    ({"top_k": -2}, "$.top_k"),
+    ({"ignore_eos": 1}, "$.ignore_eos"),
     ({"system": "s"}, "unknown field `system`"),
 ]
 
