@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import sha256
 from math import ceil
+from typing import TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -37,6 +38,10 @@ get its answer late, against two questions a second for each that waits."""
 
 _KEY = re.compile(rb"[ -~]{1,255}")
 REPLAYED = (b"idempotent-replayed", b"true")
+
+Work: TypeAlias = Callable[[str], Awaitable[Reply]]
+"""Makes the answer to a question, of which it is told the digest: of tenant, key and all that is asked. What it bills bears
+that, so that a key which comes to mean another question is another bill."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Reply)
@@ -89,7 +94,7 @@ class Idempotency:
         self._num_mismatches = 0
         self._num_unkept = 0
 
-    async def answer(self, tenant: str, key: bytes, body: bytes, route: str, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def answer(self, tenant: str, key: bytes, body: bytes, route: str, work: Work) -> Reply:
         """The reply to this request: `work`'s, which runs once for all who ask the same, or the one kept of before.
 
         `key` is the Idempotency-Key; `route` names route and dialect, as both shape the answer. Of `work`'s replies those with
@@ -121,7 +126,7 @@ class Idempotency:
             num_unkept=self._num_unkept,
         )
 
-    def _start(self, attempt: _Attempt, work: Callable[[], Awaitable[Reply]]) -> _Attempt:
+    def _start(self, attempt: _Attempt, work: Work) -> _Attempt:
         task = asyncio.get_running_loop().create_task(self._run(attempt, work))
         attempt.task = task
         self._attempts[attempt.scope] = attempt
@@ -168,7 +173,7 @@ class Idempotency:
                 task.cancel()
             del attempt, task
 
-    async def _run(self, attempt: _Attempt, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def _run(self, attempt: _Attempt, work: Work) -> Reply:
         try:
             kept = await self._claim(attempt)
         except asyncio.CancelledError:
@@ -209,10 +214,10 @@ class Idempotency:
             await asyncio.sleep(min(poll_s, left_s))
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)
 
-    async def _work(self, attempt: _Attempt, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def _work(self, attempt: _Attempt, work: Work) -> Reply:
         renewer = asyncio.get_running_loop().create_task(self._renew(attempt))
         try:
-            return await work()
+            return await work(_digest(attempt.scope.encode(), attempt.body.encode()))
         finally:
             renewer.cancel()
 

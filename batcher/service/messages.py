@@ -20,7 +20,6 @@ from batcher.service.conversation import Answerer, Conversation, require_model
 from batcher.service.front import Front, Passage
 from batcher.service.generation import Failed
 from batcher.service.guard import CALLER
-from batcher.service.idempotency import digest
 from batcher.service.records import Route
 from batcher.service.replying import addressed, answer_head, error_reply, reply_headers
 from batcher.service.wire.dialect import AnswerHead, Dialect, EventWriter
@@ -95,8 +94,9 @@ class _Call:
         else:
             tenant = self._passage.caller.tenant
             name = f"{self._passage.route} {self._dialect.name}"
-            scope = digest(tenant, key)
-            reply = await self._front.idempotency.answer(tenant, key, body, name, lambda: self._whole(conversation, scope))
+            reply = await self._front.idempotency.answer(
+                tenant, key, body, name, lambda question: self._whole(conversation, question)
+            )
             reply = addressed(reply, self._passage, self._dialect)
         self._passage.end_with(reply)
         await send_reply(send, reply)

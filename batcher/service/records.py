@@ -79,8 +79,8 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     computed_tokens: int | None = None
     """Tokens sampled for the answer, where they are not those delivered."""
     idempotency: str | None = None
-    """A digest of tenant and Idempotency-Key. Records that share one are billed once: an answer whose client could not know of
-    it before a crash was computed again for the same question."""
+    """A digest of tenant, Idempotency-Key and question. Records that share one are billed once: an answer whose client could
+    not know of it before a crash was computed again for the same question."""
 
 
 class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

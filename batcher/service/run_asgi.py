@@ -8,7 +8,6 @@ from starlette.types import Receive, Scope, Send
 from batcher.errors import ServiceError
 from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
 from batcher.service.front import Passage
-from batcher.service.idempotency import digest
 from batcher.service.records import Route
 from batcher.service.replying import addressed, refuse
 from batcher.service.run import RunsEndpoint
@@ -47,9 +46,9 @@ class RunAsgi:
         if key is None:
             return await self._run(passage, body, None)
         tenant = passage.caller.tenant
-        scope = digest(tenant, key)
-        answer = self._front.idempotency.answer(tenant, key, body, Route.RUN, lambda: self._run(passage, body, scope))
-        return addressed(await answer, passage, NATIVE)
+        idempotency = self._front.idempotency
+        reply = await idempotency.answer(tenant, key, body, Route.RUN, lambda question: self._run(passage, body, question))
+        return addressed(reply, passage, NATIVE)
 
     async def _run(self, passage: Passage, body: bytes, idempotency: str | None) -> Reply:
         ended: asyncio.Future[Reply | ServiceError] = asyncio.get_running_loop().create_future()

@@ -35,7 +35,7 @@ class Work:
         self.num_calls = 0
         self.num_cancelled = 0
 
-    async def __call__(self) -> Reply:
+    async def __call__(self, question: str) -> Reply:
         self.num_calls += 1
         self.begun.set()
         try:
@@ -102,7 +102,7 @@ class Bench:
         self.other = Idempotency(config, self.store)
         """Another gateway with the same store."""
 
-    def ask(self, work: Callable[[], Awaitable[Reply]], *, key: bytes = b"k", body: bytes = b"b") -> "asyncio.Task[Reply]":
+    def ask(self, work: Callable[[str], Awaitable[Reply]], *, key: bytes = b"k", body: bytes = b"b") -> "asyncio.Task[Reply]":
         return asyncio.ensure_future(self.one.answer("tenant", key, body, "/v1/messages", work))
 
     async def settled(self) -> None:

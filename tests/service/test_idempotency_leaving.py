@@ -114,7 +114,7 @@ async def test_two_thousand_that_leave_at_random_leave_nothing() -> None:
     bench = Bench()
     bench.store.num_turns = 4
 
-    async def slow() -> Reply:
+    async def slow(question: str) -> Reply:
         for _ in range(6):
             await asyncio.sleep(0)
         return reply()
@@ -144,8 +144,8 @@ async def test_nothing_of_a_request_waits_for_the_collector(end: str) -> None:
     def asked() -> "tuple[asyncio.Task[Reply], weakref.ref[Body]]":
         body = Body()
 
-        async def holding() -> Reply:
-            answer = await work()
+        async def holding(question: str) -> Reply:
+            answer = await work(question)
             if end == "error":
                 raise InvalidRequest(f"no, {body}")
             return answer

@@ -54,6 +54,21 @@ async def test_who_asked_first_leaves_and_the_other_is_answered(call: bytes, gat
     assert record.get("outcome", "ok") == "ok"
 
 
+@pytest.mark.parametrize("route", ["run", "messages"])
+async def test_a_key_that_comes_to_mean_another_question_is_another_bill(route: str, tmp_path: Path) -> None:
+    """Answers that are kept are bounded. A key whose answer had to go runs anew, and the usage log told the two by their key
+    alone: whoever took two keys in turns was billed for two questions a day, however many were answered."""
+    usage = tmp_path / "usage"
+    async with serving(quick(backend=ASYNC_FAULTY, usage_dir=usage, idempotency_answers=1)) as server:
+        for number in range(6):
+            headers = {**KEY, "idempotency-key": f"order-{number % 2}"}
+            call = ask(f"question {number}", model=ASYNC_FAULTY, headers=headers)
+            if route == "run":
+                call = request(body=json.dumps({"input": f"question {number}"}).encode(), headers=headers)
+            assert (await server.ask(call)).status == 200
+    assert len({record["idempotency"] for record in records(usage)}) == 6
+
+
 @pytest.mark.parametrize("route", ["run", "messages", "anthropic"])
 async def test_an_answer_that_is_given_again_tells_of_the_call_that_it_is_given_to(route: str) -> None:
     """Its limits as they stood when it was made may be a day old: an SDK that is told of no room waits for nothing."""
