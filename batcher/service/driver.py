@@ -184,12 +184,14 @@ class Driver:
     # Effects and time.
 
     def _ask_gate(self, caller: Caller, *, is_early: bool, now: float) -> Refusal | None:
-        dispatcher = self._dispatcher
-        return self._gate.admit(
+        dispatcher, gate = self._dispatcher, self._gate
+        capacity_rate = dispatcher.capacity_rate
+        fresh_share = gate.fresh_share(caller.tier, capacity_rate=capacity_rate, now=now)
+        return gate.admit(
             caller.tier,
             key=caller.key_id or caller.tenant,
-            work_ahead=dispatcher.num_ahead_of(caller.tier, caller.tenant),
-            capacity_rate=dispatcher.capacity_rate,
+            work_ahead=dispatcher.num_ahead_of(caller.tier, caller.tenant, fresh_share=fresh_share),
+            capacity_rate=capacity_rate,
             now=now,
             batch_size=dispatcher.max_batch_size,
             is_early=is_early,

@@ -100,15 +100,17 @@ class World:
     def arrive(self, request: Request) -> None:
         """A request at the front door: the gate first, then the dispatcher."""
         now = self._loop.now
-        dispatcher = self._dispatcher
+        dispatcher, gate = self._dispatcher, self._gate
         if request.deadline_at <= now:
             self._recorder.ended(request.tier, Outcome.EXPIRED)
             return
-        refusal = self._gate.admit(
+        capacity_rate = dispatcher.capacity_rate
+        fresh_share = gate.fresh_share(request.tier, capacity_rate=capacity_rate, now=now)
+        refusal = gate.admit(
             request.tier,
-            work_ahead=dispatcher.num_ahead_of(request.tier, request.tenant),
+            work_ahead=dispatcher.num_ahead_of(request.tier, request.tenant, fresh_share=fresh_share),
             key=request.tenant,
-            capacity_rate=dispatcher.capacity_rate,
+            capacity_rate=capacity_rate,
             now=now,
             batch_size=dispatcher.max_batch_size,
         )

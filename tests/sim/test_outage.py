@@ -154,13 +154,13 @@ def test_the_capacity_that_is_left_is_used(outage: Outage) -> None:
 
 
 def test_who_comes_back_when_told_is_let_in(outage: Outage) -> None:
-    """And a promise that is redeemed is kept: capacity does not fall again."""
+    """And a promise that is redeemed is kept, for capacity does not fall again: but for a few keys whose own work waits."""
     retries = outage.first_retries.values()
     assert len(retries) > 2000
     assert sum(retries) >= 0.97 * len(retries)
     free = outage.gate.statistics(now=outage.loop.now)[1].promises
     assert free.num_kept > 2000
-    assert free.num_broken == 0
+    assert free.num_broken <= 0.002 * free.num_made
 
 
 def test_the_same_keys_are_refused_while_it_lasts(outage: Outage) -> None:
@@ -180,8 +180,11 @@ def test_free_is_served_again_when_they_are_back(outage: Outage) -> None:
 def test_when_paid_alone_is_too_much_it_is_shed_in_proportion() -> None:
     """Twice what is left is paid: free is not served, and of paid about half, all of it at any time."""
     world = Outage(paid_share=0.99, rate=990.0, num_keys=200, seed=2)
-    during = [request for at, request in world.answered if LOST_AT + 2.0 < at < BACK_AT]
+    during = [(at, request) for at, request in world.answered if LOST_AT + 2.0 < at < BACK_AT]
     assert len(during) >= 0.97 * CAPACITY_RATE / 2 * (BACK_AT - LOST_AT - 2.0)
+    # Newcomers overtake a tenant's second request: without them in the estimate this was 0.59 s.
+    latencies = sorted(at - request.arrived_at for at, request in during)
+    assert latencies[int(0.95 * len(latencies))] < 0.42
     shares = fresh_share(world, "paid", LOST_AT + 3.0, BACK_AT).values()
     assert sum(share < 0.2 for share in shares) >= 10
     assert 0.4 < sum(shares) / len(shares) < 0.8

@@ -164,6 +164,11 @@ class Gate:
         higher_rate = self.higher_rate(tier, now=now)
         return estimate_wait_s(work_ahead, batch_size=batch_size, capacity_rate=capacity_rate, higher_rate=higher_rate)
 
+    def fresh_share(self, tier: str, *, capacity_rate: float, now: float) -> float:
+        """What the tier lets in of late, as a part of what it is left: from 0, and above 1 while its queue grows."""
+        rate = self._tiers[tier].arrivals.rate(now=now)
+        return rate / left_rate(capacity_rate, self.higher_rate(tier, now=now)) if capacity_rate > 0.0 else 1.0
+
     def higher_rate(self, tier: str, *, now: float) -> float:
         """Work per second that higher tiers bring of late."""
         return sum([rate.rate(now=now) for rate in self._tiers[tier].higher])

@@ -70,9 +70,10 @@ class Dispatcher:
         """Requests per second that the ready workers serve in full batches, by their time of late; 0 if none is ready."""
         return self._workers.num_ready * self.max_batch_size / self._service_time.mean_s
 
-    def num_ahead_of(self, tier: str, tenant: str) -> int:
-        """At most how many accepted requests would leave before the tenant's next one. O(number of tiers)."""
-        return self._tiers.num_ahead_of(tier, tenant) + self._retries.num_requests
+    def num_ahead_of(self, tier: str, tenant: str, *, fresh_share: float = 0.0) -> int:
+        """About how many would leave before the tenant's next request (`Tiers.num_ahead_of`). O(number of tiers)."""
+        num_ahead = self._tiers.num_ahead_of(tier, tenant, fresh_share=fresh_share, batch_size=self.max_batch_size)
+        return num_ahead + self._retries.num_requests
 
     def next_deadline(self) -> float | None:
         """When to call `tick` if nothing happens before; None if nothing is due. What has passed is due now."""
@@ -155,9 +156,8 @@ class Dispatcher:
         texts = read_outputs(outputs, len(flight.batch.requests))
         if texts is None:
             self._counters.num_bad_outputs += 1
-            self._lose(
-                worker, WorkerFault.BAD_OUTPUT, effects, now=now, returned=describe_outputs(outputs, len(flight.batch.requests))
-            )
+            returned = describe_outputs(outputs, len(flight.batch.requests))
+            self._lose(worker, WorkerFault.BAD_OUTPUT, effects, now=now, returned=returned)
         else:
             self._service_time.observe(now - flight.departed_at, is_first=not worker.has_completed)
             self._land(flight, has_succeeded=True)

@@ -113,15 +113,25 @@ class TierQueue:
                 del lines[tenant]
             into.append(request)
 
-    def num_ahead_of(self, tenant: str) -> int:
-        """At most how many requests of this tier would be taken before the tenant's next one. O(1).
+    def num_ahead_of(self, tenant: str, *, fresh_share: float = 0.0) -> int:
+        """About how many requests of this tier would be taken before the tenant's next one. O(1).
 
-        Its own line is served whole before it, and in each of those turns every other tenant takes at most one.
+        Its own line is served whole before it, and in each of those turns every other tenant takes at most one. Without a
+        `fresh_share` it is the most that it can be of those that wait now. But whoever comes meanwhile with nothing waiting
+        goes before a tenant's second request too, though never before its first: `fresh_share`, from 0 up, is the part of the
+        drain that is spent on such. Then as many tenants wait in the next turns as in this one, which is half over on average.
         """
         line = self._lines.get(tenant)
-        num_own = len(line.requests) if line is not None else 0
-        num_others = len(self._lines) - (line is not None)
-        return min(len(self._arrivals), num_own + (num_own + 1) * num_others)
+        if line is None:
+            return len(self._lines)
+        num_own, num_others, num_waiting = len(line.requests), len(self._lines) - 1, len(self._arrivals)
+        num_ahead = min(num_own + (num_own + 1) * num_others, num_waiting)
+        if fresh_share > 0.0:
+            num_in_turns = num_own + (2 * num_own + 1) * num_others // 2
+            if fresh_share < 1.0:
+                num_in_turns = min(num_in_turns, int(num_waiting / (1.0 - fresh_share)))
+            num_ahead = max(num_ahead, num_in_turns)
+        return num_ahead
 
     def check(self) -> None:
         by_tenant = [request for line in self._lines.values() for request in line.requests.values()]
@@ -212,13 +222,20 @@ class Tiers:
         """Arrival of the oldest that waits. There must be one."""
         return min(queue.oldest().arrived_at for queue in self._queues if len(queue))
 
-    def num_ahead_of(self, tier: str, tenant: str) -> int:
-        """At most how many that wait now would be taken before the tenant's next request, the starving apart. O(tiers)."""
-        num_ahead = 0
+    def num_ahead_of(self, tier: str, tenant: str, *, fresh_share: float = 0.0, batch_size: int = 1) -> int:
+        """How many would be taken before the tenant's next request, the starving apart, and apart from what comes to higher
+        tiers: at most so many of those that wait now, and with a `fresh_share` about so many of all. O(tiers).
+
+        Of whom the next batch has room for, only those that wait are counted: nobody is kept out for who may come.
+        """
+        num_higher = 0
         for queue in self._queues:
             if queue.name == tier:
-                return num_ahead + queue.num_ahead_of(tenant)
-            num_ahead += len(queue)
+                num_ahead = num_higher + queue.num_ahead_of(tenant)
+                if fresh_share > 0.0 and num_ahead >= batch_size:
+                    num_ahead = num_higher + queue.num_ahead_of(tenant, fresh_share=fresh_share)
+                return num_ahead
+            num_higher += len(queue)
         raise KeyError(tier)
 
     def check(self) -> None:

@@ -68,6 +68,18 @@ def test_free_is_estimated_by_what_paid_leaves() -> None:
     assert gate.estimate_wait_s("paid", work_ahead=10, capacity_rate=200.0, now=10.0) == 0.05
 
 
+def test_the_fresh_share_is_of_what_higher_tiers_leave() -> None:
+    gate = a_gate()
+    assert gate.fresh_share("free", capacity_rate=200.0, now=0.0) == 0.0
+    for index in range(1000):
+        for tier in ("paid", "free"):
+            assert gate.admit(tier, work_ahead=0, capacity_rate=250.0, now=index / 100.0) is None
+
+    assert gate.fresh_share("paid", capacity_rate=200.0, now=10.0) == pytest.approx(0.5, rel=0.02)
+    assert gate.fresh_share("free", capacity_rate=150.0, now=10.0) == pytest.approx(2.0, rel=0.02)
+    assert gate.fresh_share("free", capacity_rate=0.0, now=10.0) == 1.0
+
+
 def test_free_does_not_count_against_paid() -> None:
     gate = a_gate()
     for index in range(1000):

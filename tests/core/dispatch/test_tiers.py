@@ -131,6 +131,20 @@ def test_a_newcomer_waits_for_one_request_of_each_other_tenant() -> None:
     assert tiers.num_ahead_of("paid", "t3") == 1 + 2 * 20
 
 
+def test_newcomers_go_before_a_tenants_second_request_and_not_before_its_first() -> None:
+    """Of a tenant in mid-turn every other has half a turn and then whole ones, or what is drained while its own queue is."""
+    tiers = some_tiers()
+    push_all(tiers, [a_request(index, tenant=f"t{index}") for index in range(21)])
+    push_all(tiers, [a_request(100 + index, tenant="t3") for index in range(2)])
+
+    assert tiers.num_ahead_of("paid", "new", fresh_share=1.5) == 21
+    assert tiers.num_ahead_of("paid", "t3") == 23
+    assert tiers.num_ahead_of("paid", "t3", fresh_share=0.5) == 2 * 23
+    assert tiers.num_ahead_of("paid", "t3", fresh_share=0.99) == 3 + 10 + 3 * 20
+    assert tiers.num_ahead_of("paid", "t3", fresh_share=1.5) == 3 + 10 + 3 * 20
+    assert tiers.num_ahead_of("free", "new", fresh_share=1.5) == 23
+
+
 def test_a_lower_tier_waits_for_all_of_the_higher_ones() -> None:
     tiers = some_tiers()
     push_all(tiers, [a_request(index) for index in range(7)])
