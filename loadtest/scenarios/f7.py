@@ -167,10 +167,11 @@ def remains(server: Server) -> Remains:
     while (held := _held(server.read("/metrics"))) and time.monotonic() < until:
         time.sleep(0.1)
     time.sleep(QUIET_S)
+    num_descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))  # First: the connection of the next question is one.
     page = server.read("/metrics")
     return Remains(
         rss_bytes=server.usage().rss_bytes,
-        num_descriptors=len(os.listdir(f"/proc/{server.pid}/fd")),
+        num_descriptors=num_descriptors,
         names=frozenset(series(page)),
         page_bytes=len(page),
         held=held,
