@@ -104,6 +104,12 @@ async def test_whatever_is_asked_for_is_told(told: Told) -> None:
     assert {(where, name) for where, name in asked if name not in told.labels} == set()
 
 
+def test_the_page_beside_it_explains_each_variable() -> None:
+    page = (ROOT / "dashboards" / "README.md").read_text()
+    explained = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert explained == [variable["name"] for variable in dashboard()["templating"]["list"]]
+
+
 async def test_labels_that_are_asked_for_are_there(told: Told) -> None:
     for where, expr in expressions().items():
         for name, matchers in _SELECTOR.findall(expr):
