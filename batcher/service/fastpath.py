@@ -45,15 +45,15 @@ class _CycleTransport:
     """The transport as uvicorn's cycle has it. To close one whose request has not come in whole would throw the reply away,
     too: the system resets a connection that is closed with something unread."""
 
-    def __init__(self, protocol: "FastPathProtocol", cycle: Any) -> None:
+    def __init__(self, protocol: "FastPathProtocol") -> None:
+        # Not the cycle: it has this, and the two would wait for the collector.
         self._protocol = protocol
-        self._cycle = cycle
         self.write = protocol.transport.write
         self.is_closing = protocol.transport.is_closing
 
     def close(self) -> None:
         # With its reply complete it is ended next, in `on_response_complete`.
-        if not (self._cycle.more_body and self._cycle.response_complete):
+        if not self._protocol.has_replied_before_body:
             self._protocol.transport.close()
 
 
@@ -242,7 +242,7 @@ class FastPathProtocol(TimedProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         """uvicorn's name for: a cycle of its own has come in."""
-        cycle.transport = _CycleTransport(self, cycle)
+        cycle.transport = _CycleTransport(self)
         self._enqueue(cycle, app)
 
     def _enqueue(self, cycle: Any, app: Any) -> None:
@@ -267,6 +267,12 @@ class FastPathProtocol(TimedProtocol):
         if self.flow.read_paused and len(self._cycles) <= 1 and not self.flow.write_paused and not self._has_ended:
             self.flow.resume_reading()
             self._watch_reading()
+
+    @property
+    def has_replied_before_body(self) -> bool:
+        """Whether the first cycle's reply is complete, and its request has not come in whole."""
+        first = self._cycles[0][0] if self._cycles else None
+        return first is not None and bool(first.response_complete and first.more_body)
 
     def on_response_complete(self) -> None:
         """The first cycle has its reply."""
