@@ -227,7 +227,7 @@ def _takes_one(tickets: Path) -> bool:
 
 def tell(rows: list[Sent], *, lost_at: float, back_at: float) -> bool:
     """Prints what was seen, and whether the bars are met."""
-    typer.echo(table((("seconds", "paid ok", "paid refused", "free ok", "free refused", "other"), *_by_time(rows))))
+    typer.echo(table((("seconds", *_COUNTED, "paid p95 ms", "left late p95 ms"), *_by_time(rows))))
     paid = sorted(row.latency_s for row in rows if row.tier == "paid" and row.status == OK)
     p95_s = paid[int(0.95 * (len(paid) - 1))] if paid else float("inf")
     during = [row for row in rows if lost_at <= row.planned_at < back_at]
@@ -248,13 +248,27 @@ def tell(rows: list[Sent], *, lost_at: float, back_at: float) -> bool:
     return p95_s <= PAID_BUDGET_S and kept >= FIRST_RETRY_BAR and refused["free"] > refused["paid"] and num_lost == 0
 
 
+_COUNTED = ("paid ok", "paid refused", "free ok", "free refused", "other")
+
+
 def _by_time(rows: list[Sent], width_s: float = 2.0) -> list[tuple[str, ...]]:
-    counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    """What ended when. Where requests left late the clients' machine was busy, and latencies are not the server's alone."""
+    ended: defaultdict[int, list[Sent]] = defaultdict(list)
     for row in rows:
-        what = {OK: "ok", OVERLOADED: "refused"}.get(row.status, "other")
-        counts[int(row.ended_at / width_s)][what if what == "other" else f"{row.tier} {what}"] += 1
-    names = ("paid ok", "paid refused", "free ok", "free refused", "other")
-    return [(f"{index * width_s:g}", *(str(each[name]) for name in names)) for index, each in sorted(counts.items())]
+        ended[int(row.ended_at / width_s)].append(row)
+    lines = []
+    for index, group in sorted(ended.items()):
+        counts = Counter(_what(row) for row in group)
+        paid_s = sorted(row.latency_s for row in group if _what(row) == "paid ok") or [0.0]
+        late_s = sorted(row.late_s for row in group)
+        p95_ms = [f"{1000 * ordered[int(0.95 * (len(ordered) - 1))]:.0f}" for ordered in (paid_s, late_s)]
+        lines.append((f"{index * width_s:g}", *(str(counts[name]) for name in _COUNTED), *p95_ms))
+    return lines
+
+
+def _what(row: Sent) -> str:
+    ended = {OK: "ok", OVERLOADED: "refused"}.get(row.status)
+    return f"{row.tier} {ended}" if ended is not None else "other"
 
 
 def _share_refused(rows: Iterable[Sent]) -> float:
