@@ -8,8 +8,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from batcher.config import Switch
+from batcher.service.front import Front
 from batcher.service.spans import SpanTracer
-from tests.service.serving import Served, generating, quick, serving, simulated
+from tests.service.serving import generating, quick, serving, simulated
 from tests.service.sse import ask, opened
 from tests.service.test_tracing import GIVEN, PARENT, TRACE
 from tests.service.wire_client import connected, request, run
@@ -23,8 +24,8 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return InMemorySpanExporter()
 
 
-def watch(server: Served, exporter: InMemorySpanExporter) -> None:
-    tracer = server.service.front.tracer
+def watch(front: Front, exporter: InMemorySpanExporter) -> None:
+    tracer = front.tracer
     assert isinstance(tracer, SpanTracer)
     tracer.provider.add_span_processor(SimpleSpanProcessor(exporter))
 
@@ -32,7 +33,7 @@ def watch(server: Served, exporter: InMemorySpanExporter) -> None:
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_conversation_of_batch_mode_has_its_batch_too(is_streamed: bool, exporter: InMemorySpanExporter) -> None:
     async with serving(quick(tracing=Switch.ON)) as server:
-        watch(server, exporter)
+        watch(server.service.front, exporter)
         question = ask("x", model="simulated", stream=is_streamed)
         if is_streamed:
             async with connected(server.port) as client:
@@ -46,7 +47,7 @@ async def test_a_request_s_trace_is_in_its_spans_and_its_log_line(
     path: str, exporter: InMemorySpanExporter, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(quick(tracing=Switch.ON)) as server:
-        watch(server, exporter)
+        watch(server.service.front, exporter)
         replies = [await server.ask(run("a", path=path, traceparent=GIVEN.decode()))]
         replies.append(await server.ask(run("b", path=path, traceparent="odd")))
         replies.append(await server.ask(request(path=path, body=b"{}", headers={})))
@@ -71,7 +72,7 @@ async def test_a_request_s_trace_is_in_its_spans_and_its_log_line(
 
 async def test_an_answer_s_span_tells_its_model_and_tokens(exporter: InMemorySpanExporter) -> None:
     async with generating(simulated(tracing=Switch.ON)) as server:
-        watch(server, exporter)
+        watch(server.service.front, exporter)
         async with connected(server.port) as client:
             stream = await opened(client, ask("x" * 50, stream=True))
             await stream.rest()
