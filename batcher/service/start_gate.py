@@ -13,7 +13,7 @@ from collections import deque
 from math import ceil, isfinite
 
 from batcher.config import ReplicaConfig, ReplicaPolicy, TierConfig
-from batcher.core.admission.backlog import ARRIVALS_MEMORY_S, Backlog, Waiting, work_before
+from batcher.core.admission.backlog import ARRIVALS_MEMORY_S, Backlog, Waiting, with_margin, work_before
 from batcher.core.admission.gate import Gate, Refusal
 from batcher.core.replica.policies import create_policy
 from batcher.core.replica.statistics import ReplicaStatistics
@@ -47,7 +47,7 @@ class StartGate:
         backlog = self.backlog
         self.catch_up(statistics, now=now)
         work = backlog.typical_work if request is None else backlog.work_of(len(request.prompt), request.max_tokens)
-        rate = backlog.rate.rate(backlog.typical_work)
+        rate = backlog.rate
         return self.gate.admit(
             tier,
             key=key,
@@ -55,7 +55,7 @@ class StartGate:
             capacity_rate=rate,
             now=now,
             work=backlog.typical_work,  # Promises are of requests as they come, and on average it is what they bring.
-            sure_rate=backlog.rate.sure_rate,
+            sure_rate=0.0 if self.gate.has_promised_above(tier, now=now) else backlog.starts.sure_rate,
             is_early=request is None,
         )
 
@@ -75,7 +75,7 @@ class StartGate:
             self.backlog.start(self.starts.popleft())
         # By the engine's word of its last step, or by what is plain from here while a long one runs.
         is_held = statistics.num_waiting > 0 or len(self.backlog) > self._num_slots - sum(self.backlog.num_running())
-        self.backlog.rate.advance(is_held=is_held, now=now)
+        self.backlog.starts.advance(is_held=is_held, num_decoded=statistics.counters.num_decode_tokens, now=now)
 
     def late(self, *, now: float) -> list[tuple[int, Overloaded]]:
         """Those of lower tiers that have waited for too long, and what they are to be told."""
@@ -87,7 +87,7 @@ class StartGate:
                 wait_s = self.gate.estimate_wait_s(
                     entry.tier,
                     work_ahead=self.backlog.ahead_of(entry.tier, entry.tenant).work,
-                    capacity_rate=self.backlog.rate.rate(self.backlog.typical_work),
+                    capacity_rate=self.backlog.rate,
                     now=now,
                 )
                 seconds = min(max(1, ceil(wait_s)), MAX_RETRY_AFTER_S) if isfinite(wait_s) else MAX_RETRY_AFTER_S
@@ -100,13 +100,14 @@ class StartGate:
     ) -> float:
         index = self._indexes[tier]
         is_held = any(each.num_waiting for each in statistics.tiers[: index + 1])
-        return work_before(
+        work = work_before(
             self.backlog.ahead_of(tier, tenant),
             num_free_slots=0 if is_held else self._num_free_slots(index),
             num_free_tokens=0 if is_held else self._num_free_tokens(index, statistics),
             own_work=own_work,
             higher_share=self.gate.higher_rate(tier, now=now) / rate,
         )
+        return with_margin(work, self.backlog.typical_work)
 
     def _num_free_slots(self, index: int) -> int:
         """That this tier could take, as far as this side knows of starts and ends."""

@@ -194,6 +194,29 @@ async def test_free_is_told_when_paid_took_its_place_after_it_was_let_in(monkeyp
         assert free.failed.error.retry_after_s is not None
 
 
+async def test_while_paid_callers_are_to_come_back_free_is_promised_nothing() -> None:
+    """What is left when they are back nobody knows: of promises from the rates of late three quarters were broken."""
+    gate = StartGate(DEFAULT_TIERS, CONFIG, secret=b"secret")
+    engine = Replica(ScriptedModel(), CONFIG)
+    for second in range(20):  # 300 tokens of work start in a second, and 200 are decoded.
+        gate.backlog.starts.advance(is_held=True, num_decoded=200 * second, now=float(second))
+        gate.backlog.starts.observe(300.0)
+    for number in range(10):
+        gate.add(number, ask("x" * 50, tier="paid", max_tokens=100), now=20.0)
+
+    def free_is_told() -> int | None:
+        refusal = gate.judge("free", "ben", "key_ben", None, engine.statistics(), now=20.0)
+        assert refusal is not None
+        return refusal.error.retry_after_s
+
+    told = free_is_told()
+    assert told is not None
+    assert told < 30
+    assert gate.judge("paid", "t", "key_t", None, engine.statistics(), now=20.0) is not None
+    assert free_is_told() == 60
+    await engine.close()
+
+
 async def test_a_replica_that_cannot_serve_refuses_early_and_counts_it() -> None:
     replica = Replica(ScriptedModel(), CONFIG, start_gate=start_gate_of(DEFAULT_TIERS, CONFIG))
     error = replica.refuse_early(FREE)

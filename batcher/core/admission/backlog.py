@@ -5,13 +5,17 @@ burst within that step would all find the same short queue (CASES B87). Work is 
 expected of it.
 
 The rate is learned from what starts while something is held, that is, while it waits for want of a slot, memory or budget: when
-nothing is, work starts as it comes and says nothing about capacity. Both what started and the time that it took fade, and one
-sequence is added to what started (the rule of succession): so the rate is never zero, with no sample it lets everybody in, and
-it falls the longer nothing starts (CASES B10, B11).
+nothing is, work starts as it comes and says nothing about capacity. Both what started and the time that it took fade.
+
+When the slots have just been filled for the first time nothing starts for an answer long. To let everybody in until then was
+refused: after a cold start at four times the capacity they waited for three seconds. What is decoded meanwhile tells when
+those that run will end: as many answers as their tokens make up, each of which gives a place to a prompt and an answer. It
+counts as some seconds of starts. Before even that is known one sequence is added to what started (the rule of succession): so
+the rate is never zero, with no sample at all it lets everybody in, and it falls the longer nothing starts (CASES B10, B11).
 """
 
 from collections import OrderedDict
-from math import exp, inf
+from math import exp, inf, sqrt
 
 import msgspec
 
@@ -24,7 +28,11 @@ ARRIVALS_MEMORY_S = 4.0
 """Of what higher tiers bring: some dozen requests of a busy replica."""
 
 _SURE_AFTER_S = 3.0
-"""What starts in so long is a rate: when the slots have just been filled, the first starts say nothing of the next ones."""
+"""What starts in so long is a rate: when the slots have just been filled, the first starts say nothing of the next ones. Beside
+them the pace of the decoding weighs as much as so many seconds."""
+
+_NUM_DEVIATIONS = 1.64
+"""Of a normal law's 95th percentile."""
 
 _WEIGHT = 0.05
 """Of each request in what is expected of one: the last 40 or so decide."""
@@ -33,22 +41,28 @@ _WEIGHT = 0.05
 class StartRate:
     """Work that starts per second while something is held."""
 
-    __slots__ = ("_at", "_is_held", "_span_s", "_work")
+    __slots__ = ("_at", "_decoded", "_is_held", "_num_decoded", "_span_s", "_work")
 
     def __init__(self) -> None:
         self._at = 0.0
         self._is_held = False
+        self._num_decoded = 0
+        """Tokens, in all, as they were last told of."""
+        self._decoded = 0.0
         self._work = 0.0
         self._span_s = 0.0
 
-    def advance(self, *, is_held: bool, now: float) -> None:
-        """Time has passed; from now on something is held, or nothing."""
+    def advance(self, *, is_held: bool, num_decoded: int = 0, now: float) -> None:
+        """Time has passed, and `num_decoded` tokens have been decoded in all; from now on something is held, or nothing."""
         passed_s = max(0.0, now - self._at)
         faded = exp(-passed_s / RATE_MEMORY_S)
         self._work *= faded
+        self._decoded *= faded
         self._span_s *= faded
         if self._is_held:
             self._span_s += passed_s
+            self._decoded += max(num_decoded - self._num_decoded, 0)
+        self._num_decoded = num_decoded
         self._at = max(self._at, now)
         self._is_held = is_held
 
@@ -56,9 +70,14 @@ class StartRate:
         if self._is_held:
             self._work += work
 
-    def rate(self, mean_work: float) -> float:
-        """Per second; infinity before anything was held. `mean_work` is one sequence's."""
-        return (self._work + mean_work) / self._span_s if self._span_s > 1e-3 else inf
+    def rate(self, mean_work: float, mean_answer_len: float) -> float:
+        """Per second; infinity before anything was held. Both means are one sequence's."""
+        if self._span_s <= 1e-3:
+            return inf
+        if not self._decoded:
+            return (self._work + mean_work) / self._span_s
+        pace = self._decoded / self._span_s * mean_work / max(mean_answer_len, 1.0)
+        return (self._work + pace * _SURE_AFTER_S) / (self._span_s + _SURE_AFTER_S)
 
     @property
     def sure_rate(self) -> float:
@@ -117,11 +136,17 @@ class Backlog:
         self._answer_len: float | None = None
         self.typical_work = 1.0
         """Of those that were let in of late; of none yet, as little as there is: nobody is refused for it."""
+        self._typical_answer_len = 1.0
         self._num_added = 0
-        self.rate = StartRate()
+        self.starts = StartRate()
 
     def __len__(self) -> int:
         return sum([len(tier.waiting) for tier in self._tiers.values()])
+
+    @property
+    def rate(self) -> float:
+        """Work that starts per second; infinity before anything was held."""
+        return self.starts.rate(self.typical_work, self._typical_answer_len)
 
     def work_of(self, num_tokens: int, max_tokens: int) -> float:
         """Of a request: its prompt, and the answer as long as answers have been, but for its own bound."""
@@ -136,7 +161,9 @@ class Backlog:
         tier.lines[entry.tenant] = tier.lines.get(entry.tenant, 0) + 1
         tier.num_tokens += entry.num_tokens
         tier.work += entry.work
-        self.typical_work += (entry.work - self.typical_work) * (_WEIGHT if self._num_added else 1.0)
+        weight = _WEIGHT if self._num_added else 1.0
+        self.typical_work += (entry.work - self.typical_work) * weight
+        self._typical_answer_len += (entry.work - entry.num_tokens - self._typical_answer_len) * weight
         self._num_added += 1
 
     def start(self, sequence_id: int) -> None:
@@ -146,7 +173,7 @@ class Backlog:
                 tier.remove(entry)
                 tier.num_running += 1
                 self._running[sequence_id] = name
-                self.rate.observe(entry.work)
+                self.starts.observe(entry.work)
                 return
 
     def end(self, sequence_id: int, *, answer_len: int | None = None) -> None:
@@ -221,3 +248,12 @@ def work_before(ahead: Ahead, *, num_free_slots: int, num_free_tokens: int, own_
         if ahead.num_tokens:
             share = min(share, num_free_tokens / ahead.num_tokens)
     return ahead.work * (1.0 - max(share, 0.0)) + own_work * min(higher_share, 1.0 - MIN_SHARE)
+
+
+def with_margin(work: float, mean_work: float) -> float:
+    """So much work at most, in 19 cases of 20, will be what it takes until so much has found places.
+
+    Places fall free one by one, at random: with n ahead the time varies as that of n events of a Poisson process, by the root
+    of n. Without it a budget of a second was held on average, and with ten ahead the 95th percentile was a second and a half.
+    """
+    return work + _NUM_DEVIATIONS * sqrt(work * mean_work)

@@ -169,6 +169,15 @@ class Gate:
         rate = self._tiers[tier].arrivals.rate(now=now)
         return rate / left_rate(capacity_rate, self.higher_rate(tier, now=now)) if capacity_rate > 0.0 else 1.0
 
+    def has_promised_above(self, tier: str, *, now: float) -> bool:
+        """Whether callers of higher tiers are to come back: then they have what will be left."""
+        for name, state in self._tiers.items():
+            if name == tier:
+                return False
+            if state.promises.is_open(now=now):
+                return True
+        raise KeyError(tier)
+
     def higher_rate(self, tier: str, *, now: float) -> float:
         """Work per second that higher tiers bring of late."""
         return sum([rate.rate(now=now) for rate in self._tiers[tier].higher])

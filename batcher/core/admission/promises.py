@@ -83,6 +83,11 @@ class Promises:
         due = self._due.get(key)
         return due is not None and due[0] <= now + EARLY_S
 
+    def is_open(self, *, now: float) -> bool:
+        """Whether anybody may still come for what was promised."""
+        self._expire(now=now)
+        return self.num_open > 0
+
     def redeem(self, key: str, *, is_kept: bool, now: float) -> None:
         """The key came back: it was let in, or refused again. Asserts `is_due`."""
         due = self._due[key]

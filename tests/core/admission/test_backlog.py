@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batcher.core.admission.backlog import RATE_MEMORY_S, Ahead, Backlog, StartRate, Waiting, work_before
+from batcher.core.admission.backlog import RATE_MEMORY_S, Ahead, Backlog, StartRate, Waiting, with_margin, work_before
 
 
 def add(backlog: Backlog, sequence_id: int, *, tier: str = "paid", tenant: str = "ann", since: float = 1.0) -> None:
@@ -81,10 +81,10 @@ def test_who_waited_too_long_is_found_in_lower_tiers_only() -> None:
 def test_without_a_sample_everybody_may_enter() -> None:
     """B11."""
     rate = StartRate()
-    assert rate.rate(150.0) == inf
+    assert rate.rate(150.0, 50.0) == inf
     assert rate.sure_rate == 0.0
     rate.advance(is_held=False, now=50.0)
-    assert rate.rate(150.0) == inf
+    assert rate.rate(150.0, 50.0) == inf
 
 
 def test_the_longer_nothing_starts_the_lower_is_the_rate() -> None:
@@ -92,9 +92,9 @@ def test_the_longer_nothing_starts_the_lower_is_the_rate() -> None:
     rate = StartRate()
     rate.advance(is_held=True, now=1.0)
     rate.advance(is_held=True, now=2.0)
-    assert rate.rate(150.0) == pytest.approx(150.0)
+    assert rate.rate(150.0, 50.0) == pytest.approx(150.0)
     rate.advance(is_held=True, now=4.0)
-    assert 50.0 < rate.rate(150.0) < 65.0
+    assert 50.0 < rate.rate(150.0, 50.0) < 65.0
     assert rate.sure_rate == 0.0
 
 
@@ -103,8 +103,41 @@ def test_a_steady_stream_is_measured_as_what_it_is() -> None:
     for step in range(400):
         rate.advance(is_held=True, now=step * 0.1)
         rate.observe(200.0)
-    assert rate.rate(200.0) == pytest.approx(2000.0, rel=0.03)
+    assert rate.rate(200.0, 50.0) == pytest.approx(2000.0, rel=0.03)
     assert rate.sure_rate == pytest.approx(2000.0, rel=0.03)
+
+
+def test_before_anything_has_ended_the_pace_of_decoding_tells_the_rate() -> None:
+    """A cold start: 30 sequences run, each decodes 50 tokens a second, and an answer is of 50: 30 places a second."""
+    rate = StartRate()
+    rate.advance(is_held=True, num_decoded=700, now=1.0)
+    rate.advance(is_held=True, num_decoded=700 + 150, now=1.1)
+    assert rate.rate(150.0, 50.0) == pytest.approx(30 * 150.0, rel=0.1)
+    rate.advance(is_held=True, num_decoded=700 + 1500, now=2.0)
+    assert rate.rate(150.0, 50.0) == pytest.approx(30 * 150.0, rel=0.25)
+    assert rate.sure_rate == 0.0
+
+
+def test_what_is_decoded_while_nothing_is_held_says_nothing() -> None:
+    rate = StartRate()
+    rate.advance(is_held=False, num_decoded=0, now=1.0)
+    rate.advance(is_held=True, num_decoded=10**6, now=2.0)
+    assert rate.rate(150.0, 50.0) == inf
+    rate.advance(is_held=True, num_decoded=10**6, now=3.0)
+    assert rate.rate(150.0, 50.0) == pytest.approx(150.0)
+
+
+def test_an_engine_that_starts_anew_counts_from_nothing() -> None:
+    rate = StartRate()
+    rate.advance(is_held=True, num_decoded=5000, now=1.0)
+    rate.advance(is_held=True, num_decoded=20, now=2.0)
+    assert rate.rate(150.0, 50.0) > 0.0
+
+
+def test_of_few_ahead_the_time_varies_by_more_of_itself_than_of_many() -> None:
+    assert with_margin(0.0, 150.0) == 0.0
+    assert with_margin(9 * 150.0, 150.0) == pytest.approx((9 + 1.64 * 3) * 150.0)
+    assert with_margin(900 * 150.0, 150.0) == pytest.approx((900 + 1.64 * 30) * 150.0)
 
 
 def test_what_starts_while_nothing_is_held_says_nothing() -> None:
@@ -112,26 +145,31 @@ def test_what_starts_while_nothing_is_held_says_nothing() -> None:
     for step in range(100):
         rate.advance(is_held=True, now=step * 0.1)
         rate.observe(200.0)
-    before = rate.rate(0.0)
+    before = rate.rate(0.0, 50.0)
     rate.advance(is_held=False, now=10.0)
     rate.observe(10**6)
     rate.advance(is_held=False, now=10.0 + 3 * RATE_MEMORY_S)
-    assert rate.rate(0.0) == pytest.approx(before, rel=0.02)
+    assert rate.rate(0.0, 50.0) == pytest.approx(before, rel=0.02)
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from((0.0, 1e-6, 0.1, 5.0, 1e4)), st.booleans(), st.floats(0.0, 1e7)), max_size=30))
-def test_the_rate_is_never_negative_and_only_infinite_without_a_sample(events: list[tuple[float, bool, float]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((0.0, 1e-6, 0.1, 5.0, 1e4)), st.booleans(), st.floats(0.0, 1e7), st.integers(0, 10**6)),
+        max_size=30,
+    )
+)
+def test_the_rate_is_never_negative_and_only_infinite_without_a_sample(events: list[tuple[float, bool, float, int]]) -> None:
     """B10."""
     rate, now = StartRate(), 0.0
-    for passed_s, is_held, work in events:
+    for passed_s, is_held, work, num_decoded in events:
         now += passed_s
-        rate.advance(is_held=is_held, now=now)
+        rate.advance(is_held=is_held, num_decoded=num_decoded, now=now)
         rate.observe(work)
-        found = rate.rate(100.0)
+        found = rate.rate(100.0, 50.0)
         assert found > 0.0
         assert isfinite(found) or rate._span_s <= 1e-3
-        assert 0.0 <= rate.sure_rate <= found
+        assert 0.0 <= rate.sure_rate < inf
 
 
 AHEAD = Ahead(10, 1000.0, 1500.0)

@@ -80,6 +80,15 @@ def test_the_fresh_share_is_of_what_higher_tiers_leave() -> None:
     assert gate.fresh_share("free", capacity_rate=0.0, now=10.0) == 1.0
 
 
+def test_it_is_known_whether_callers_of_higher_tiers_are_to_come_back() -> None:
+    gate = a_gate()
+    assert not gate.has_promised_above("free", now=1.0)
+    assert retry_after_s(gate.admit("paid", key="k", work_ahead=500, capacity_rate=200.0, now=1.0)) == 3
+    assert gate.has_promised_above("free", now=1.0)
+    assert not gate.has_promised_above("paid", now=1.0)
+    assert not gate.has_promised_above("free", now=20.0)  # They did not.
+
+
 def test_free_does_not_count_against_paid() -> None:
     gate = a_gate()
     for index in range(1000):
