@@ -87,11 +87,12 @@ class Caller:
                 continue
             self._books.statuses[status] += 1
             if status == 200:
-                usage = json.loads(body)["usage"]
+                answer = json.loads(body)
+                usage = answer["usage"]
                 # Texts are ASCII, so the characters of /v1/run are the bytes that it is billed for.
                 unit = "tokens" if "input_tokens" in usage else "characters"
                 tokens = usage[f"input_{unit}"], usage[f"output_{unit}"]
-                self._books.answers.append((headers["x-request-id"], *tokens))
+                self._books.answers.append((answer["id"], *tokens))
                 self._books.num_replayed += "idempotent-replayed" in headers
                 return tokens
             if status not in _RETRIED:
