@@ -18,6 +18,7 @@ from batcher.core.effects import NOTHING, Answer, Effects, Refuse, RunBatch, Sta
 from batcher.errors import ConfigError, InputFailed, ServerFault, ServiceError, ShuttingDown
 from batcher.service import log
 from batcher.service.auth import Caller
+from batcher.service.late import LateWatch
 from batcher.service.meters import Meters
 from batcher.service.output import is_text
 from batcher.service.workers import Supervisor
@@ -58,6 +59,7 @@ class Driver:
         self._now = clock()
         self._check_at = -inf
         self._waiters: dict[int, tuple[Request, OnEnd]] = {}
+        self._late = LateWatch(self._waiters, dispatcher, gate, read_clock=self._read_clock, end_all=self._end_all)
         self._ids = count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = inf
@@ -136,6 +138,7 @@ class Driver:
 
     def start(self) -> None:
         self._decide(self._dispatcher.start)
+        self._late.start()
 
     def drain(self) -> None:
         """Refuses what comes from now on; what was accepted leaves as fast as it can."""
@@ -155,6 +158,7 @@ class Driver:
         self._gate.drain()
         self.abandon()
         self._is_closed = True
+        self._late.close()
         if self._timer is not None:
             self._timer.cancel()
         await self._supervisor.close()
@@ -271,9 +275,7 @@ class Driver:
             self._is_idle.set()
 
     def _read_clock(self) -> float:
-        now = self._clock()
-        if now > self._now:
-            self._now = now
+        self._now = max(self._now, self._clock())
         return self._now
 
     def _arm(self) -> None:

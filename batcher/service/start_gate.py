@@ -10,20 +10,16 @@ for more; so for it, places that lower tiers run in count as free.
 
 import os
 from collections import deque
-from math import ceil, isfinite
 
 from batcher.config import ReplicaConfig, ReplicaPolicy, TierConfig
 from batcher.core.admission.backlog import ARRIVALS_MEMORY_S, Backlog, Waiting, with_margin, work_before
 from batcher.core.admission.gate import Gate, Refusal
+from batcher.core.admission.late import MAX_LATE, no_place
 from batcher.core.replica.policies import create_policy
 from batcher.core.replica.statistics import ReplicaStatistics
-from batcher.errors import MAX_RETRY_AFTER_S, Overloaded
+from batcher.errors import Overloaded
 from batcher.service.generation import GenerationRequest
 from batcher.types import BLOCK_SIZE
-
-MAX_LATE = 4.0
-"""Start budgets after which a lower tier's request that has not started is refused after all: higher tiers came after it was
-let in, and took its place. It never waits to its own deadline for nothing (CASES B59)."""
 
 
 class StartGate:
@@ -90,9 +86,7 @@ class StartGate:
                     capacity_rate=self.backlog.rate,
                     now=now,
                 )
-                seconds = min(max(1, ceil(wait_s)), MAX_RETRY_AFTER_S) if isfinite(wait_s) else MAX_RETRY_AFTER_S
-                error = Overloaded(f"no place became free for this tier in {waited_s:.1f} s", retry_after_s=seconds)
-                found.append((entry.sequence_id, error))
+                found.append((entry.sequence_id, no_place(waited_s, wait_s)))
         return found
 
     def _work_ahead(

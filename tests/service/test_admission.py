@@ -12,8 +12,9 @@ from backends.base import WorkerLost
 from batcher.config import DEFAULT_TIERS, DispatchConfig, ReplicaConfig, ReplicaPolicy, TierConfig
 from batcher.core.admission.gate import Gate
 from batcher.core.dispatch.dispatcher import Dispatcher
+from batcher.core.effects import Refuse
 from batcher.errors import Overloaded, ShuttingDown
-from batcher.service import start_gate
+from batcher.service import late, start_gate
 from batcher.service.auth import Caller
 from batcher.service.driver import Driver, End
 from batcher.service.meters import Meters
@@ -100,6 +101,25 @@ async def test_a_driver_that_drains_refuses_early_as_a_shutdown() -> None:
 async def test_limits_are_whole_while_nobody_waits() -> None:
     async with a_driver() as (driver, _, _):
         assert driver.limit_factor("free") == driver.limit_factor("paid") == 1.0
+
+
+async def test_free_that_was_let_in_and_finds_no_place_is_told_before_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B59, in batch mode: its place is gone; what paid was let in for stays, and so does what runs."""
+    monkeypatch.setattr(late, "MIN_LATE_S", 0.05)
+    monkeypatch.setattr(late, "WATCH_S", 0.01)
+    async with a_driver() as (driver, _, meters):
+        ended: dict[str, End] = {}
+        for number, caller in enumerate((FREE, PAID, FREE)):
+            driver.submit(caller, "waits", 1, lambda end, _, name=f"{caller.tier} {number}": ended.update({name: end}))  # type: ignore[misc]
+        await until(lambda: len(ended) == 2)
+        assert set(ended) == {"free 0", "free 2"}
+        told = ended["free 0"]
+        assert isinstance(told, Refuse)
+        assert told.outcome is Outcome.REJECTED_CAPACITY
+        assert "no place became free" in told.error.message
+        assert told.error.retry_after_s == 1
+        assert meters.tiers["free"].outcomes[Outcome.REJECTED_CAPACITY] == 2
+        assert driver.num_live == 2
 
 
 # Continuous mode: two slots, of which the second is paid's; steps stand still while the model's gate is shut.

@@ -169,6 +169,11 @@ class Gate:
         rate = self._tiers[tier].arrivals.rate(now=now)
         return rate / left_rate(capacity_rate, self.higher_rate(tier, now=now)) if capacity_rate > 0.0 else 1.0
 
+    @property
+    def lower_budgets_s(self) -> dict[str, float]:
+        """By tier, of all but the first."""
+        return {name: state.budget_s for name, state in self._tiers.items() if not state.is_first}
+
     def has_promised_above(self, tier: str, *, now: float) -> bool:
         """Whether callers of higher tiers are to come back: then they have what will be left."""
         for name, state in self._tiers.items():
