@@ -5,6 +5,13 @@ and nearly all are refused again. So there is a book, as at a ferry: each second
 each refusal takes the first room there is, and whoever comes back when it was told is let in before fresh arrivals (see the
 gate). Nothing is kept free for those who do not come: the gate looks at the real queue only, so a promise that nobody redeems
 costs nothing.
+
+A promise is a key's, not a request's: from that instant on, one request of yours is let in before fresh ones. Nothing in a
+request tells a retry from a fresh one; only some clients say how often they have tried, and what a caller says of itself is
+not believed. So the first request of the key from then on redeems it. If that is another one than was refused, the one that
+comes back later is judged as fresh. A key with few requests at a time has what it was told. Where one key carries all the
+traffic, some request of its is let in for each promise and hardly the same one: of its first retries little more than half
+were. That is its owner's to share out, who loses nothing by it, for as many are let in.
 """
 
 from bisect import bisect_left, insort

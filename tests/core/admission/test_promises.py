@@ -168,3 +168,16 @@ def test_every_promise_has_one_end(data: st.DataObject) -> None:
     book.is_due("a", now=now + 100.0)
     assert book.num_open == 0
     book.check()
+
+
+def test_a_promise_is_the_keys_and_not_the_requests() -> None:
+    """Two requests of a key were refused: whichever comes first when the first is due redeems that one, and no other key's can."""
+    promises = Promises()
+    told = [promises.make("ann", rate=40.0, at_least_s=at_least_s, now=1.0) for at_least_s in (1, 3)]
+    assert told == [1, 3]
+    assert promises.is_due("ann", now=2.0)
+    assert not promises.is_due("ben", now=2.0)
+    promises.redeem("ann", is_kept=True, now=2.0)
+    assert not promises.is_due("ann", now=2.5)
+    assert promises.is_due("ann", now=4.0)
+    promises.check()
