@@ -171,7 +171,7 @@ def test_every_promise_has_one_end(data: st.DataObject) -> None:
 
 
 def test_a_promise_is_the_keys_and_not_the_requests() -> None:
-    """Two requests of a key were refused: whichever comes first when the first is due redeems that one, and no other key's can."""
+    """Whichever of its requests comes first when one is due redeems that one, and no other key's can."""
     promises = Promises()
     told = [promises.make("ann", rate=40.0, at_least_s=at_least_s, now=1.0) for at_least_s in (1, 3)]
     assert told == [1, 3]
