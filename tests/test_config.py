@@ -19,6 +19,7 @@ from batcher.config import (
 )
 from batcher.config.tiers import MAX_PER_MINUTE
 from batcher.errors import ConfigError
+from batcher.settings import Settings
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -42,6 +43,7 @@ DISPATCH_BOUNDS: list[tuple[str, float, float]] = [
 HTTP_BOUNDS: list[tuple[str, float, float]] = [
     ("port", 0, 65535),
     ("max_body_bytes", 64, 100_000_000),
+    ("max_pending_body_bytes", 128, 2**40),
     ("body_timeout_s", 0.01, 600.0),
     ("keep_alive_s", 0.01, 3600.0),
     ("max_connections", 1, 1_000_000),
@@ -259,3 +261,9 @@ def test_only_loopback_is_loopback(host: str, is_loopback: bool) -> None:
     settings: dict[str, Any] = {"host": host}
 
     assert HttpConfig(**settings).is_loopback is is_loopback
+
+
+def test_the_largest_body_fits_into_a_tenants_half_of_all_that_may_be_pending() -> None:
+    with pytest.raises(ConfigError, match="must be at least twice max_body_bytes"):
+        Settings(max_body_bytes=1000, max_pending_body_bytes=1999)
+    assert Settings(max_body_bytes=1000, max_pending_body_bytes=2000).http().max_pending_body_bytes == 2000

@@ -14,6 +14,9 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 8000
     """0 lets the system choose; the log line `listening` tells which."""
     max_body_bytes: int = 1_000_000
+    max_pending_body_bytes: int = 128 * 2**20
+    """Of the bodies over 16 KiB of all requests together that are being received, and on the ASGI way until they are answered;
+    beyond it one is refused with a 529. A tenant may fill half of it."""
     body_timeout_s: float = 10.0
     """What a request may take to arrive whole from its first byte on, and what a client may leave a reply or stream untaken."""
     keep_alive_s: float = 75.0
@@ -30,6 +33,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         require_between("port", self.port, 0, 65535)
         require_between("max_body_bytes", self.max_body_bytes, 64, 100_000_000, "bytes")
+        require_between("max_pending_body_bytes", self.max_pending_body_bytes, 128, 2**40, "bytes")
         require_between("body_timeout", self.body_timeout_s, 0.01, 600.0, "seconds")
         require_between("keep_alive", self.keep_alive_s, 0.01, 3600.0, "seconds")
         require_between("max_connections", self.max_connections, 1, 1_000_000)

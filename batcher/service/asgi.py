@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Send
 
 from batcher.errors import RequestTimeout
 from batcher.service.door import Door
+from batcher.service.pending_bodies import PendingBody
 from batcher.service.wire.replies import Reply
 
 T = TypeVar("T")
@@ -20,16 +21,19 @@ class Disconnected(Exception):
     """The client has left; nothing can be sent to it any more."""
 
 
-async def read_body(receive: Receive, *, door: Door, timeout_s: float) -> bytes:
-    """Raises RequestTooLarge as soon as it is, RequestTimeout, and Disconnected."""
+async def read_body(receive: Receive, *, door: Door, pending: PendingBody, timeout_s: float) -> bytes:
+    """Raises RequestTooLarge as soon as it is, Overloaded if all bodies together are, RequestTimeout, and Disconnected.
+
+    `pending` is to be closed when nobody refers to the body any more.
+    """
     try:
         async with asyncio.timeout(timeout_s):
-            return await _read(receive, door)
+            return await _read(receive, door, pending)
     except TimeoutError:
         raise RequestTimeout(f"the request did not arrive within {timeout_s:g} s") from None
 
 
-async def _read(receive: Receive, door: Door) -> bytes:
+async def _read(receive: Receive, door: Door, pending: PendingBody) -> bytes:
     body = bytearray()
     more_body = True
     while more_body:
@@ -38,6 +42,7 @@ async def _read(receive: Receive, door: Door) -> bytes:
             raise Disconnected
         body += message.get("body", b"")
         door.check_length(len(body))
+        pending.grow(len(body))
         more_body = message.get("more_body", False)
     return bytes(body)
 

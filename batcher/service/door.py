@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, PermissionDenied, RequestTooLarge, ServiceError
 from batcher.service.auth import Caller, Keys
+from batcher.service.pending_bodies import PendingBodies
 
 _MAX_LENGTH_DIGITS = 18
 """A Content-Length with more is too long by its beginning already."""
@@ -21,6 +22,8 @@ class Door:
     def __init__(self, *, keys: Keys, http: HttpConfig) -> None:
         self._keys = keys
         self.max_body_bytes = http.max_body_bytes
+        self.bodies = PendingBodies(max_bytes=http.max_pending_body_bytes)
+        """What may be held of bodies together."""
         self.refuse_early: Callable[[Caller], ServiceError | None] = _refuse_nobody
         """Why this caller's requests are refused at present, whatever they ask: its limit is used up, or nobody has room. Asked
         before a body is read, and so it never waits. Its owner is the service, which knows of limits and of room."""
@@ -49,7 +52,7 @@ class Door:
     def require_operator(self, caller: Caller) -> None:
         """Raises PermissionDenied."""
         if not caller.is_operator:
-            raise PermissionDenied("this needs an operator's key: `batcher keys create --operator` makes one")
+            raise PermissionDenied(self._keys.operators_only)
 
     def check_length(self, num_bytes: int) -> None:
         """Raises RequestTooLarge. Also asked while a body of unknown length comes in."""

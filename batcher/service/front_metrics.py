@@ -7,6 +7,7 @@ from prometheus_client.core import Metric
 from batcher.service.exposition import counters, counts, gauges, histograms
 from batcher.service.front_meters import STATUSES, FrontMeters
 from batcher.service.keys_file import KeysStatistics
+from batcher.service.pending_bodies import PendingBodies
 from batcher.service.request_log import RequestLogStatistics
 
 
@@ -52,6 +53,10 @@ def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
         ((n, a.output_tokens) for n, a in answers),
     )
     yield from gauges(("open_streams", "Streams that are being sent.", meters.num_open_streams))
+
+
+def body_metrics(bodies: PendingBodies) -> Iterator[Metric]:
+    yield from gauges(("pending_body_bytes", "Of large bodies that are being received, or held by a call.", bodies.num_bytes))
 
 
 def request_log_metrics(log: RequestLogStatistics) -> Iterator[Metric]:

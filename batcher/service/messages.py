@@ -48,12 +48,13 @@ class ConversationsAsgi:
         try:
             passage.caller = scope.get(CALLER) or self._front.door.authenticate(headers)
             self._front.door.check_early(passage.caller)
-            body = await read_body(receive, door=self._front.door, timeout_s=self._http.body_timeout_s)
-            conversation = dialect.decode(body)
-            require_model(self._answerer, conversation.model)
-            passage.model, passage.is_streamed = self._answerer.model_id, conversation.is_streamed
-            key = None if conversation.is_streamed else headers.get(b"idempotency-key")
-            await while_connected(receive, call.answer(conversation, key, body, send))
+            with self._front.door.bodies.open(passage.caller.tenant) as pending:
+                body = await read_body(receive, door=self._front.door, pending=pending, timeout_s=self._http.body_timeout_s)
+                conversation = dialect.decode(body)
+                require_model(self._answerer, conversation.model)
+                passage.model, passage.is_streamed = self._answerer.model_id, conversation.is_streamed
+                key = None if conversation.is_streamed else headers.get(b"idempotency-key")
+                await while_connected(receive, call.answer(conversation, key, body, send))
         except Disconnected:
             passage.leave()
         except ServiceError as error:

@@ -9,6 +9,7 @@ from batcher.errors import NotFound, ServiceError
 from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
 from batcher.service.conversation import Answerer, require_model
 from batcher.service.door import Door
+from batcher.service.guard import CALLER
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.service.wire.models import (
     ModelEntry,
@@ -53,10 +54,11 @@ class CountTokensAsgi:
         headers = dict(scope["headers"])
         request_id = find_request_id(headers) or self._door.next_id()
         try:
-            body = await read_body(receive, door=self._door, timeout_s=self._http.body_timeout_s)
-            conversation = ANTHROPIC.decode_count(body)
-            require_model(self._answerer, conversation.model)
-            num_tokens = await while_connected(receive, self._answerer.count(conversation))
+            with self._door.bodies.open(scope[CALLER].tenant) as pending:
+                body = await read_body(receive, door=self._door, pending=pending, timeout_s=self._http.body_timeout_s)
+                conversation = ANTHROPIC.decode_count(body)
+                require_model(self._answerer, conversation.model)
+                num_tokens = await while_connected(receive, self._answerer.count(conversation))
         except Disconnected:
             return
         except ServiceError as error:

@@ -29,9 +29,10 @@ class RunAsgi:
         try:
             passage.model = self._endpoint.model_id
             passage.enter(headers)
-            body = await read_body(receive, door=self._front.door, timeout_s=self._body_timeout_s)
-            key = headers.get(b"idempotency-key")
-            reply = await while_connected(receive, self._answer(passage, body, key))
+            door, key = self._front.door, headers.get(b"idempotency-key")
+            with door.bodies.open(passage.caller.tenant) as pending:
+                body = await read_body(receive, door=door, pending=pending, timeout_s=self._body_timeout_s)
+                reply = await while_connected(receive, self._answer(passage, body, key))
         except Disconnected:
             passage.leave()
             return

@@ -11,8 +11,10 @@ from typing import Protocol
 from batcher.errors import ServerFault, ServiceError
 from batcher.service import log
 from batcher.service.front import Passage
+from batcher.service.pending_bodies import PendingBody
 from batcher.service.replying import refuse
 from batcher.service.run import Endpoint, Pending
+from batcher.service.small_bodies import SMALL_BODY_BYTES
 from batcher.service.wire.replies import Reply
 from batcher.types import Outcome
 
@@ -31,8 +33,9 @@ class Connection(Protocol):
 class RunCycle:
     """`refusal` is the reason once the request is refused; `reads_on` says that its body is read even so.
 
-    `passage` takes it through the stages; `pending` is what it was submitted as, until that is over: each knows the other, and
-    what stayed so would keep the request, body and all, until the collector of cycles comes.
+    `pending_body` is what a large body holds of the server's budget, until it has come whole and has its turn, or comes for
+    nothing. `passage` takes it through the stages; `pending` is what it was submitted as, until that is over: each knows the
+    other, and what stayed so would keep the request, body and all, until the collector of cycles comes.
     """
 
     __slots__ = (
@@ -46,6 +49,7 @@ class RunCycle:
         "more_body",
         "passage",
         "pending",
+        "pending_body",
         "reads_on",
         "refusal",
         "response_complete",
@@ -73,6 +77,7 @@ class RunCycle:
         self.refusal: ServiceError | None = None
         self.reads_on = False
         self.pending: Pending | None = None
+        self.pending_body: PendingBody | None = None
 
     def start(self) -> None:
         """It is its turn."""
@@ -85,6 +90,7 @@ class RunCycle:
         """To be refused when it is its turn, after the rest of the body if that is read on."""
         # Without its traceback, whose frames hold the data just read until the collector comes.
         self.refusal, self.reads_on, self.body = error.with_traceback(None), reads_on, b""
+        self._close_body()
         self._advance()
 
     def feed(self, data: bytes) -> None:
@@ -97,8 +103,13 @@ class RunCycle:
             if not isinstance(self.body, bytearray):
                 self.body = bytearray(self.body)
             self.body += data
+        num_bytes, door = len(self.body), self.endpoint.front.door
         try:
-            self.endpoint.front.door.check_length(len(self.body))
+            door.check_length(num_bytes)
+            if num_bytes > SMALL_BODY_BYTES:
+                if self.pending_body is None:
+                    self.pending_body = door.bodies.open(self.passage.caller.tenant)
+                self.pending_body.grow(num_bytes)
         except ServiceError as error:
             self.refuse(error)
 
@@ -109,6 +120,8 @@ class RunCycle:
     def hang_up(self) -> None:
         """The client is gone: its place is given back."""
         self.is_gone = True
+        self.body = b""
+        self._close_body()
         if not self.response_complete:
             if self.pending is not None:
                 self.pending.cancel()
@@ -125,6 +138,7 @@ class RunCycle:
                 self._reply(self.refusal)
         elif not self.more_body:
             body, self.body = self.body, b""
+            self._close_body()  # From here on the queues bound it, and ASGI counts it anew.
             try:
                 pending = self.endpoint.submit(self.passage, body, self._reply)
                 if pending is None:
@@ -136,6 +150,10 @@ class RunCycle:
             except Exception as error:
                 log.error("request_failed", exc_info=error)
                 self._reply(ServerFault("internal error"))
+
+    def _close_body(self) -> None:
+        if self.pending_body is not None:
+            self.pending_body.close()
 
     def _reply(self, result: Reply | ServiceError) -> None:
         self.response_complete = True

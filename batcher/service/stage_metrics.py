@@ -9,7 +9,7 @@ from batcher.service.admission_metrics import admission_metrics
 from batcher.service.claims import ClaimStore
 from batcher.service.exposition import Collect
 from batcher.service.front import Front
-from batcher.service.front_metrics import front_metrics, keys_metrics, request_log_metrics
+from batcher.service.front_metrics import body_metrics, front_metrics, keys_metrics, request_log_metrics
 from batcher.service.idempotency_metrics import claims_metrics, idempotency_metrics
 from batcher.service.keys_file import KeySource
 from batcher.service.limits import LimitStore
@@ -32,6 +32,7 @@ def stage_metrics(
 
     def collect() -> Iterator[Metric]:
         yield from front_metrics(front.meters)
+        yield from body_metrics(front.door.bodies)
         yield from keys_metrics(keys.statistics())
         yield from admission_metrics(admission())
         yield from limiter_metrics(front.limiter.statistics())

@@ -72,6 +72,7 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
     ping_interval: float = 5.0
     drain_deadline: float = 30.0
     max_body_bytes: int = 1_000_000
+    max_pending_body_bytes: int = 128 * 2**20
     body_timeout: float = 10.0
     keep_alive: float = 75.0
     max_connections: int = 20_000
@@ -109,6 +110,11 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
         self._check_mode()
         self.limits(), self.safety(), self.idempotency(), self.usage()
         http = self.http()
+        if self.max_pending_body_bytes < 2 * self.max_body_bytes:
+            raise ConfigError(
+                f"max_pending_body_bytes is {self.max_pending_body_bytes}; it must be at least twice max_body_bytes "
+                f"({self.max_body_bytes}): a tenant may fill half of it, and the largest body must fit in that"
+            )
         if not self.has_keys and not http.is_loopback:
             raise ConfigError(
                 f"host is {self.host!r} and no keys are configured: the development keys are known to everybody. "
@@ -201,6 +207,7 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
             host=self.host,
             port=self.port,
             max_body_bytes=self.max_body_bytes,
+            max_pending_body_bytes=self.max_pending_body_bytes,
             body_timeout_s=self.body_timeout,
             keep_alive_s=self.keep_alive,
             max_connections=self.max_connections,

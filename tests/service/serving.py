@@ -70,6 +70,7 @@ class Served:
         """What the stages of the front door held of requests that are over: nothing."""
         front = self.app.state.service.front
         await until(lambda: front.limiter.statistics().num_open == front.meters.num_open_streams == 0)
+        await until(lambda: front.door.bodies.num_bytes == 0)
         assert front.idempotency.statistics().num_running == 0
 
     async def ask(self, data: bytes) -> Response:
