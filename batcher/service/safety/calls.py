@@ -15,7 +15,7 @@ class Failure(StrEnum):
     EXCEPTION = "exception"
     TIMEOUT = "timeout"
     BUSY = "busy"
-    """Every thread has a check that does not come back."""
+    """Every thread has a check, and so has every place to wait for one."""
     CONTRACT = "contract"
     """It gave back something else than was agreed."""
 

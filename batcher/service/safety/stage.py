@@ -11,7 +11,7 @@ verdict is REFUSE is told by `error_of`; every other one ends the answer with Fi
 was made. Where `can_check_now`, the `..._now` methods do the same without a coroutine.
 
 A failing checker is closed by default: whoever can make it fail could otherwise switch it off. What it held back never leaves
-then.
+then. One that has too many calls waiting is busy: before an answer that is an overload like any other.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,9 @@ from enum import StrEnum
 import msgspec
 
 from batcher.config import OnFailure, SafetyConfig
-from batcher.errors import SafetyRefused, ServerFault, ServiceError
+from batcher.errors import Overloaded, SafetyRefused, ServerFault, ServiceError
 from batcher.service import log
+from batcher.service.records import Refused
 from batcher.service.safety.calls import CheckFailed, Failure, Runner
 from batcher.service.safety.contract import CheckContext, Checked, Checker, Finding, Verdict
 from batcher.service.safety.loading import load_checker
@@ -38,6 +39,9 @@ PLUGGED = "plugged_in"
 
 FAILED = Finding(Verdict.REFUSE, "check_failed", "the safety check failed, and nothing passes without it")
 """The finding of a check that failed, where that is closed."""
+
+_BUSY_RETRY_AFTER_S = 1
+"""A thread looks through the longest text within moments."""
 
 
 class Side(StrEnum):
@@ -90,19 +94,19 @@ class SafetyStage:
         self._failures = {(side, failure): 0 for side in Side for failure in Failure}
 
     async def check_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
-        """`texts` are the contents of the request's messages."""
+        """`texts` are the contents of the request's messages. Raises Overloaded where too many checks wait, and that is closed."""
         if sum(map(len, texts)) <= MAX_INLINE_CHARS:
             found = self._find_input(context, texts)
         else:
             try:
                 found = await self._rules_runner.run(self._book.check_input, context, texts)
             except CheckFailed as failed:
-                found = self.fail(Side.INPUT, failed)
+                found = self._fail_input(failed)
         if found is None and self._checker is not None:
             try:
                 found = plugged_finding(await self._plugged_runner.run(self._checker.check_input, context, texts))
             except CheckFailed as failed:
-                found = self.fail(Side.INPUT, failed)
+                found = self._fail_input(failed)
             else:
                 found = found and Finding(Verdict.REFUSE, found.rule, found.message)
                 return self.count(Side.INPUT, found, PLUGGED)
@@ -148,8 +152,20 @@ class SafetyStage:
     def fail(self, side: Side, failed: CheckFailed) -> Finding | None:
         """What a failure means: nothing where that is open."""
         self._failures[side, failed.failure] += 1
-        log.error("safety_check_failed", exc_info=failed.__cause__, side=side, failure=failed.failure, is_open=self._is_open)
+        if failed.failure is not Failure.BUSY:  # That is load and no fault, and in an overload there would be no end of lines.
+            log.error(
+                "safety_check_failed", exc_info=failed.__cause__, side=side, failure=failed.failure, is_open=self._is_open
+            )
         return None if self._is_open else FAILED
+
+    def _fail_input(self, failed: CheckFailed) -> Finding | None:
+        """Where nothing is computed yet. Raises Overloaded: a check that was not begun has not failed, and may soon be made."""
+        found = self.fail(Side.INPUT, failed)
+        if found is not None and failed.failure is Failure.BUSY:
+            raise Overloaded(
+                "too many safety checks wait", retry_after_s=_BUSY_RETRY_AFTER_S, refused=Refused.CAPACITY
+            ) from None
+        return found
 
     def statistics(self) -> SafetyStatistics:
         return SafetyStatistics(dict(self._findings), dict(self._failures))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batcher.config import OnFailure, SafetyConfig
-from batcher.errors import ConfigError, SafetyRefused, ServerFault
+from batcher.errors import ConfigError, Overloaded, SafetyRefused, ServerFault
 from batcher.service.safety.calls import CheckFailed, Failure
 from batcher.service.safety.contract import Checked, Finding, Verdict
 from batcher.service.safety.loading import load_checker
@@ -161,14 +161,20 @@ async def test_a_checkers_own_words_are_made_fit_to_be_told() -> None:
 
 
 @pytest.mark.usefixtures("hanging")
-async def test_checks_that_hang_make_further_ones_fail_at_once_and_no_more_threads() -> None:
+async def test_with_every_thread_taken_further_checks_are_refused_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """As an overload: each was a 500 and an error line, in a burst of long texts with nothing wrong but their number."""
     stage = stage_of("Hanging")
     checks = [asyncio.create_task(stage.check_input(CONTEXT, [""])) for _ in range(NUM_THREADS + MAX_WAITING)]
     await asyncio.sleep(0)
-    assert await stage.check_input(CONTEXT, ["text"]) is FAILED
+    with pytest.raises(Overloaded) as refused:
+        await stage.check_input(CONTEXT, ["text"])
+    assert (refused.value.retry_after_s, refused.value.refused) == (1, "capacity")
     assert stage.statistics().failures[Side.INPUT, Failure.BUSY] == 1
+    assert await answer(stage, "text") == Checked("", FAILED)
+    assert stage.statistics().findings[Side.INPUT, Verdict.REFUSE, FAILED.rule] == 0
     Hanging.release.set()
     assert await asyncio.gather(*checks) == [None] * len(checks)
+    assert caplog.records == []
     assert await stage.check_input(CONTEXT, ["text"]) is None
     stage.close()
 
