@@ -94,7 +94,7 @@ class SafetyStage:
         self._failures = {(side, failure): 0 for side in Side for failure in Failure}
 
     async def check_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
-        """`texts` are the contents of the request's messages. Raises Overloaded where too many checks wait, and that is closed."""
+        """`texts` are the contents of the request's messages. Raises Overloaded if too many checks wait, where closed."""
         if sum(map(len, texts)) <= MAX_INLINE_CHARS:
             found = self._find_input(context, texts)
         else:
