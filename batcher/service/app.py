@@ -12,6 +12,7 @@ from starlette.types import Scope
 from batcher.config import Mode, Switch
 from batcher.errors import ServiceError
 from batcher.service import records
+from batcher.service.front import PASSAGE
 from batcher.service.guard import Guard
 from batcher.service.messages import ConversationsAsgi
 from batcher.service.models_asgi import CountTokensAsgi, ModelRoutes
@@ -49,7 +50,7 @@ def create_app(settings: Settings) -> Starlette:
             await service.close()
 
     def refuse(scope: Scope, headers: Mapping[bytes, bytes], error: ServiceError) -> Reply:
-        return pages.refuse(scope["path"], headers, error)
+        return pages.refuse(scope["path"], headers, error, scope.get(PASSAGE))
 
     app = Starlette(
         routes=[*_answering_routes(service), *pages.routes],

@@ -21,6 +21,7 @@ from typing import Any
 
 from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, Overloaded, RequestTooLarge, ServiceError, ShuttingDown
+from batcher.service.front import PASSAGE
 from batcher.service.records import Route
 from batcher.service.run import Endpoint
 from batcher.service.run_cycle import RunCycle
@@ -182,6 +183,7 @@ class FastPathProtocol(TimedProtocol):
         self._has_first_started = False
         cycle.response_complete = True
         self._start_asgi()
+        self.cycle.scope[PASSAGE] = cycle.passage
         super().on_body(bytes(body))
         super().on_message_complete()
 

@@ -38,6 +38,8 @@ INVALID = "invalid"
 LEFT = 499
 """The status of who left before a reply, in logs and metrics only; web servers' common word for it."""
 
+PASSAGE = "batcher.passage"
+"""Where in an ASGI scope an endpoint finds the Passage of a call that came by the short way and goes on by this one."""
 
 NOBODY = Caller("", "")
 """Who calls, before anybody knows."""

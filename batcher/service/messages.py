@@ -17,7 +17,7 @@ from batcher.errors import ServerFault, ServiceError
 from batcher.service.answering import Answering, Piece
 from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
 from batcher.service.conversation import Answerer, Conversation, require_model
-from batcher.service.front import Front, Passage
+from batcher.service.front import PASSAGE, Front, Passage
 from batcher.service.generation import Failed
 from batcher.service.guard import CALLER
 from batcher.service.records import Route
@@ -42,7 +42,7 @@ class ConversationsAsgi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        passage = self._front.open(self._route, headers, find_request_id(headers))
+        passage = scope.get(PASSAGE) or self._front.open(self._route, headers, find_request_id(headers))
         dialect = self._choose(headers)
         call = _Call(self._front, self._answerer, self._http, dialect, passage)
         try:

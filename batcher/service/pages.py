@@ -12,6 +12,7 @@ from starlette.routing import Route
 from batcher.errors import MethodNotAllowed, NotFound, ServerFault, ServiceError
 from batcher.service import log
 from batcher.service.asgi import asgi_messages
+from batcher.service.front import Passage
 from batcher.service.models_asgi import ANTHROPIC_VERSION
 from batcher.service.openapi import openapi_document
 from batcher.service.records import route_of
@@ -56,15 +57,16 @@ class Pages:
 
     # What is said where something is not as it should be.
 
-    def refuse(self, path: str, headers: Mapping[bytes, bytes], error: ServiceError) -> Reply:
-        """The reply, in the grammar of the path, to a request that no endpoint has seen; it is counted and logged."""
-        passage = self._service.front.open(route_of(path), headers, find_request_id(headers))
+    def refuse(self, path: str, headers: Mapping[bytes, bytes], error: ServiceError, passage: Passage | None = None) -> Reply:
+        """The reply, in the grammar of the path, to a request that no endpoint has seen; it is counted and logged. `passage` is
+        its own, if it has begun one."""
+        passage = passage or self._service.front.open(route_of(path), headers, find_request_id(headers))
         return refuse(passage, dialect_of(path, headers), error)
 
     async def on_http_exception(self, request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
         path = request.url.path
-        error: ServiceError = NotFound(f"there is no {path:.200}")
+        error: ServiceError = NotFound(f"there is no {path:.200}{_hint(path)}")
         if exc.status_code == 405:
             error = MethodNotAllowed(f"{request.method:.20} is not allowed on {path:.200}")
         return self._refusal(request, error, dict(exc.headers or {}))
@@ -82,6 +84,15 @@ class Pages:
         response = Response(body["body"], status_code=start["status"], headers=more_headers)
         response.raw_headers.extend(header for header in start["headers"] if header[0] != b"content-length")
         return response
+
+
+def _hint(path: str) -> str:
+    """What to mend, where a client library was given the other vendor's kind of base_url."""
+    if path.startswith("/v1/v1/"):
+        return ": the base_url of Anthropic's client has no /v1, that of OpenAI's ends in one /v1"
+    if path in ("/chat/completions", "/models"):
+        return ": the base_url of OpenAI's client ends in /v1"
+    return ": this is /v1/messages here, and the base_url of Anthropic's client has no /v1" if path == "/messages" else ""
 
 
 def dialect_of(path: str, headers: Mapping[bytes, bytes]) -> Dialect:

@@ -1,6 +1,7 @@
 """What a call through a server leaves in its spans, its log line and its reply, in each mode."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -8,8 +9,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from batcher.config import Switch
+from batcher.service.auth import Caller
 from batcher.service.front import Front
+from batcher.service.records import RequestLine
 from batcher.service.spans import SpanTracer
+from batcher.service.tracing import NO_PHASES, Phases, TraceContext
 from tests.service.serving import generating, quick, serving, simulated
 from tests.service.sse import ask, opened
 from tests.service.test_tracing import GIVEN, PARENT, TRACE
@@ -100,3 +104,58 @@ async def test_off_a_trace_that_is_brought_is_in_the_log_all_the_same(capfd: pyt
         assert (await server.ask(run("b"))).status == 200
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line.get("trace_id") for line in lines if line["event"] == "request"] == [TRACE, None]
+
+
+class _Counting(SpanTracer):
+    """A tracer that knows what it has begun and ended."""
+
+    def __init__(self) -> None:
+        super().__init__(["simulated"])
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+
+    def start(self, headers: Mapping[bytes, bytes]) -> TraceContext:
+        context = super().start(headers)
+        self.begun.append(context.span_id)
+        return context
+
+    def end(self, context: TraceContext, line: RequestLine, phases: Phases = NO_PHASES) -> None:
+        super().end(context, line, phases)
+        self.ended.append(context.span_id)
+
+
+@pytest.mark.usefixtures("exporter")
+async def test_a_call_that_is_handed_over_to_asgi_is_one_call(capfd: pytest.CaptureFixture[str]) -> None:
+    """A stream is known by its body. What had been begun for it by then was dropped: its span never ended, and the call got
+    another id, and a time that did not count what its body took to come."""
+    async with serving(quick(tracing=Switch.ON)) as server:
+        server.service.front.tracer.close()
+        server.service.front.tracer = tracer = _Counting()
+        for _ in range(2):
+            async with connected(server.port) as client:
+                await (await opened(client, ask("x", model="simulated", stream=True))).rest()
+        assert (await server.ask(ask("x", model="made up", stream=True))).status == 404
+    assert len(tracer.begun) == 3
+    assert tracer.begun == tracer.ended
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    ids = [line["request_id"].rpartition("_")[2] for line in lines if line["event"] == "request"]
+    assert ids == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("exporter")
+async def test_a_handed_over_call_whose_key_is_withdrawn_meanwhile_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(quick(tracing=Switch.ON)) as server:
+        server.service.front.tracer.close()
+        server.service.front.tracer = tracer = _Counting()
+        door = server.service.front.door
+        judge, num_judged = door.authenticate, 0
+
+        def forget(headers: Mapping[bytes, bytes]) -> Caller:
+            nonlocal num_judged
+            num_judged += 1
+            return judge(headers if num_judged == 1 else {})
+
+        monkeypatch.setattr(door, "authenticate", forget)
+        assert (await server.ask(ask("x", model="simulated", stream=True))).status == 401
+    assert len(tracer.begun) == 1
+    assert tracer.begun == tracer.ended
