@@ -38,6 +38,9 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
 
 
 class Keys(Protocol):
+    operators_only: str
+    """What is told to whoever has a key, but not an operator's, where one is needed."""
+
     def find(self, key: bytes) -> Caller:
         """Raises NotAuthenticated if the key opens nothing."""
         ...
@@ -45,6 +48,8 @@ class Keys(Protocol):
 
 class Keyring:
     """The configured keys, each with its own limit or its tier's. `_known` is read-only: `become` puts another in its place."""
+
+    operators_only = "this needs an operator's key: `batcher keys create --operator` makes one"
 
     def __init__(self, keys: Iterable[KeyConfig], tiers: Iterable[TierConfig]) -> None:
         """Raises ConfigError for a key that is there twice or has no tier."""
@@ -72,7 +77,9 @@ class Keyring:
             known = self._known.get(digest[:_PREFIX_BYTES])
             if known is not None and compare_digest(known[0], digest):
                 return known[1]
-        raise NotAuthenticated("no valid API key was given: send one in the x-api-key header")
+        if not key:
+            raise NotAuthenticated("no API key was given: send one in the x-api-key header, or as authorization: Bearer")
+        raise NotAuthenticated("this API key is not valid")
 
 
 class DevelopmentKeys:
@@ -80,6 +87,8 @@ class DevelopmentKeys:
 
     They guard nothing: for a loopback host only.
     """
+
+    operators_only = f"this needs the operator's key: on development keys, send x-api-key: {OPERATOR_KEY}"
 
     def __init__(self, tiers: tuple[TierConfig, ...]) -> None:
         self._tiers = {tier.name.encode(): tier for tier in tiers}
@@ -90,7 +99,8 @@ class DevelopmentKeys:
         operator = msgspec.structs.replace(_developer(OPERATOR_KEY, tiers[0]), is_operator=True)
         self._callers[OPERATOR_KEY.encode()] = operator
         self._told = (
-            f"this server runs on its development keys: send x-api-key: {' or '.join(f'dev-{tier.name}' for tier in tiers)}"
+            f"this server runs on its development keys: send x-api-key: {' or '.join(f'dev-{tier.name}' for tier in tiers)}, "
+            f"and for /metrics, /load and /admin {OPERATOR_KEY}"
         )
 
     def find(self, key: bytes) -> Caller:

@@ -44,16 +44,15 @@ class Prompter:
         """
         content_bytes = conversation.num_bytes
         num_bytes = content_bytes + _TURN_BYTES * len(conversation.messages)
-        wanted = 1 if conversation.max_tokens is None else conversation.max_tokens
         if num_bytes <= _INLINE_BYTES:  # Cheap enough to be refused with its exact length.
             prompt = self._tokenizer.render(conversation.messages)
         else:
-            self._check_length(-(-content_bytes // self._max_token_bytes), wanted, is_exact=False)
+            self._check_length(-(-content_bytes // self._max_token_bytes), conversation.max_tokens, is_exact=False)
             prompt = await self._encode_on_thread(conversation, num_bytes)
-        self._check_length(len(prompt), wanted, is_exact=True)
+        self._check_length(len(prompt), conversation.max_tokens, is_exact=True)
         if conversation.max_tokens is None:
-            wanted = min(DEFAULT_MAX_TOKENS, self.context_len - len(prompt))
-        return prompt, wanted
+            return prompt, min(DEFAULT_MAX_TOKENS, self.context_len - len(prompt))
+        return prompt, conversation.max_tokens
 
     async def count(self, conversation: Conversation) -> int:
         """Tokens of the prompt. Raises Overloaded as `prepare` does."""
@@ -72,13 +71,15 @@ class Prompter:
         finally:
             self.num_pending_bytes -= num_bytes
 
-    def _check_length(self, num_prompt_tokens: int, max_tokens: int, *, is_exact: bool) -> None:
-        if num_prompt_tokens + max_tokens > self.context_len:
-            about = "" if is_exact else "at least "
-            raise InvalidRequest(
-                f"the prompt of {about}{num_prompt_tokens} tokens and max_tokens of {max_tokens} are more together than the "
-                f"model's context of {self.context_len} tokens"
-            )
+    def _check_length(self, num_prompt_tokens: int, max_tokens: int | None, *, is_exact: bool) -> None:
+        """Nobody is told of a max_tokens that was not asked for; then there must be room for one token."""
+        if num_prompt_tokens + (max_tokens or 1) <= self.context_len:
+            return
+        prompt = f"the prompt of {'' if is_exact else 'at least '}{num_prompt_tokens} tokens"
+        context = f"the model's context of {self.context_len} tokens"
+        if max_tokens is None:
+            raise InvalidRequest(f"{prompt} leaves no room for an answer in {context}")
+        raise InvalidRequest(f"{prompt} and max_tokens of {max_tokens} are more together than {context}")
 
     def close(self) -> None:
         """Forgets what no thread has begun."""

@@ -33,6 +33,20 @@ def test_a_key_is_its_owners_with_its_tier_its_id_and_its_limit() -> None:
             ring.find(wrong)
 
 
+def test_a_missing_key_is_told_from_a_wrong_one_and_no_more() -> None:
+    ring = Keyring([key("ada", b"a")], TIERS)
+    with pytest.raises(
+        NotAuthenticated, match="no API key was given: send one in the x-api-key header, or as authorization: Bearer"
+    ):
+        ring.find(b"")
+    told = set()
+    for wrong in (b"c", b" ", b"x" * 257):
+        with pytest.raises(NotAuthenticated) as refused:
+            ring.find(wrong)
+        told.add(refused.value.message)
+    assert told == {"this API key is not valid"}
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -94,7 +108,7 @@ def test_development_keys_are_of_each_tier_of_names_and_one_is_the_operators() -
         b"dev-paid\n",
         b"dev-paid-" + b"x" * 49,
     ):
-        with pytest.raises(NotAuthenticated, match=r"dev-paid or dev-free$"):
+        with pytest.raises(NotAuthenticated, match=r"dev-paid or dev-free, and for /metrics, /load and /admin dev-operator$"):
             keys.find(wrong)
 
 
@@ -176,8 +190,11 @@ def test_who_has_a_key_may_be_refused_before_its_body_is_read(door: Door) -> Non
 
 def test_the_operators_routes_are_for_operators(door: Door) -> None:
     door.require_operator(door.authenticate({b"x-api-key": b"dev-operator"}))
-    with pytest.raises(PermissionDenied, match="operator's key"):
+    with pytest.raises(PermissionDenied, match="operator's key: on development keys, send x-api-key: dev-operator"):
         door.require_operator(door.authenticate(PAID))
+    configured = Door(keys=Keyring([key("ada", b"a")], TIERS), http=HttpConfig())
+    with pytest.raises(PermissionDenied, match="`batcher keys create --operator` makes one"):
+        configured.require_operator(configured.authenticate({b"x-api-key": b"a"}))
 
 
 def test_ids_of_the_door_never_repeat(door: Door) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from backends.bytes_model import BytesTokenizer
@@ -59,6 +60,16 @@ async def test_the_length_is_exact(num_bytes: int, max_tokens: int, fits: bool) 
             InvalidRequest, match=f"prompt of {num_bytes + 3} tokens and max_tokens of {max_tokens} .* 100 tokens"
         ):
             await prompter.prepare(conversation("x" * num_bytes, max_tokens))
+    prompter.close()
+
+
+@pytest.mark.parametrize(("num_bytes", "about"), [(97, ""), (5_000, "at least ")])
+async def test_nobody_is_told_of_a_max_tokens_that_was_not_asked_for(num_bytes: int, about: str) -> None:
+    prompter = Prompter(BytesTokenizer(), context_len=100)
+    num_tokens = num_bytes if about else num_bytes + 3
+    words = f"^the prompt of {about}{num_tokens} tokens leaves no room for an answer in the model's context of 100 tokens$"
+    with pytest.raises(InvalidRequest, match=words):
+        await prompter.prepare(msgspec.structs.replace(conversation("x" * num_bytes), max_tokens=None))
     prompter.close()
 
 

@@ -39,7 +39,7 @@ async def test_what_is_wrong_raises_the_class_for_it(way: str, mode: str) -> Non
             await create(way, port, max_tokens=0)
         with pytest.raises(BadRequestError, match="other types than text"):
             await create(way, port, content=image)
-        with pytest.raises(BadRequestError, match="n is not supported"):
+        with pytest.raises(BadRequestError, match="n: only 1 is supported"):
             await create(way, port, n=2)
         with pytest.raises(NotFoundError, match="simulated") as missing:
             await create(way, port, model="gpt-of-another-world")

@@ -67,6 +67,14 @@ class _Unsupported(msgspec.Struct, kw_only=True):
     tools: NoItems | None = None
 
 
+_ONLY = {
+    "service_tier": '"auto" or "standard_only"',
+    "speed": '"standard"',
+    "thinking": '{"type": "disabled"}',
+    "tool_choice": '{"type": "none"}',
+}
+
+
 class _Prompt(_Unsupported, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /v1/messages/count_tokens`."""
 
@@ -139,8 +147,8 @@ def _hint(text: str) -> str | None:
     if text.endswith(".role`"):
         return f"{text}: it must be user, assistant or system"
     if text.endswith(".citations`") or ".citations[" in text:
-        return f"{text}: citations are not supported here"
-    return find_unsupported(text, _Unsupported.__struct_fields__)
+        return "citations are not supported here"
+    return find_unsupported(text, _Unsupported.__struct_fields__, _ONLY)
 
 
 DOCUMENTED: dict[str, type] = {"AnthropicRequest": _Body, "AnthropicCountRequest": _Prompt}

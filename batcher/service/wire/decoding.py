@@ -7,7 +7,7 @@ What a grammar publishes and this service does not do is written into the body's
 
 import random
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Protocol, TypeVar
 
 import msgspec
@@ -56,6 +56,13 @@ def explain(error: msgspec.DecodeError) -> str:
     return "it ends early, or a \\u escape is half a character" if text == "Input data was truncated" else text[:_MAX_CHARS]
 
 
+def wrong_document(error: msgspec.DecodeError, body: bytes | bytearray, *, example: str) -> InvalidRequest:
+    """Of a body that is no document like the example."""
+    if not body:
+        return InvalidRequest(f"the body is empty: it must be a JSON object like {example}")
+    return InvalidRequest(f"the body must be a JSON object like {example}: {explain(error)}")
+
+
 def decode_body(
     decoder: msgspec.json.Decoder[T], body: bytes | bytearray, *, example: str, hint: Callable[[str], str | None]
 ) -> T:
@@ -69,15 +76,18 @@ def decode_body(
         text = explain(error)
         raise InvalidRequest(f"invalid body: {hint(text) or text}") from None
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the body must be a JSON object like {example}: {explain(error)}") from None
+        raise wrong_document(error, body, example=example) from None
     except RecursionError:
         raise InvalidRequest(f"the body is nested too deeply: it must be a JSON object like {example}") from None
 
 
-def find_unsupported(text: str, names: Collection[str]) -> str | None:
-    """Words for a field that the grammar publishes and this service does not do, if the decoder's words are about one."""
+def find_unsupported(text: str, names: Collection[str], only: Mapping[str, str]) -> str | None:
+    """Words for a field that the grammar publishes and this service does not do, if the decoder's words are about one. `only`
+    has the values that may be sent nevertheless, of the fields whose absence says less."""
     path = _PATH.search(text)
-    return f"{path[1]} is not supported here with such a value: {text}" if path is not None and path[1] in names else None
+    if path is None or (name := path[1]) not in names:
+        return None
+    return f"{name}: only {only[name]} is supported" if name in only else f"{name} is not supported"
 
 
 def join_text(content: str | Iterable[HasText], where: str) -> str:

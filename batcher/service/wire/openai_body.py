@@ -88,6 +88,22 @@ class _Unsupported(msgspec.Struct, kw_only=True):
     web_search_options: None = None
 
 
+_ONLY = {
+    "frequency_penalty": "0",
+    "function_call": '"none" or "auto"',
+    "logprobs": "false",
+    "modalities": '["text"]',
+    "n": "1",
+    "presence_penalty": "0",
+    "reasoning_effort": '"none"',
+    "response_format": '{"type": "text"}',
+    "service_tier": '"auto" or "default"',
+    "tool_choice": '"none" or "auto"',
+    "top_logprobs": "0",
+    "verbosity": '"medium"',
+}
+
+
 class _Body(_Unsupported, forbid_unknown_fields=True, kw_only=True):
     model: str
     messages: Annotated[list[_Turn], Meta(min_length=1)]
@@ -172,8 +188,8 @@ def _hint(text: str) -> str | None:
     if text.endswith(".role`"):
         return f"{text}: it must be system, developer, user or assistant; tools are not supported here"
     if ".tool_calls" in text or ".function_call" in text:
-        return f"{text}: tools are not supported here"
-    return find_unsupported(text, _Unsupported.__struct_fields__)
+        return "tools are not supported here, nor turns that carry tool_calls or function_call"
+    return find_unsupported(text, _Unsupported.__struct_fields__, _ONLY)
 
 
 DOCUMENTED: dict[str, type] = {"ChatCompletionRequest": _Body}

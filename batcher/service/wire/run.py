@@ -2,8 +2,7 @@
 
 import msgspec
 
-from batcher.errors import InvalidRequest
-from batcher.service.wire.decoding import explain
+from batcher.service.wire.decoding import wrong_document
 
 
 class RunBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,7 +34,7 @@ def decode_run(body: bytes | bytearray) -> RunBody:
     try:
         return _decoder.decode(body)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f'the body must be a JSON object like {{"input": "text"}}: {explain(error)}') from None
+        raise wrong_document(error, body, example='{"input": "text"}') from None
 
 
 def encode_run(request_id: str, input_: str, output: str) -> bytes:

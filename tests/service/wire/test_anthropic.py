@@ -78,14 +78,14 @@ def test_a_top_p_of_zero_is_the_likeliest_token_alone() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"tools": [{"name": "f", "input_schema": {}}]}, "tools is not supported here"),
-    ({"tool_choice": {"type": "any"}}, "tool_choice is not supported here"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking is not supported here"),
-    ({"output_config": {"effort": "low"}}, "`effort`"),
-    ({"mcp_servers": [{}]}, "mcp_servers is not supported here"),
-    ({"container": "c"}, "container is not supported here"),
-    ({"speed": "fast"}, "speed is not supported here"),
-    ({"service_tier": "gold"}, "service_tier is not supported here"),
+    ({"tools": [{"name": "f", "input_schema": {}}]}, "body: tools is not supported"),
+    ({"tool_choice": {"type": "any"}}, 'tool_choice: only {"type": "none"} is supported'),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, 'thinking: only {"type": "disabled"} is supported'),
+    ({"output_config": {"effort": "low"}}, "output_config is not supported"),
+    ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
+    ({"container": "c"}, "container is not supported"),
+    ({"speed": "fast"}, 'speed: only "standard" is supported'),
+    ({"service_tier": "gold"}, 'service_tier: only "auto" or "standard_only" is supported'),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "content of other types than text"),
     ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "content of other types than text"),
     ({"system": [{"type": "document"}]}, "content of other types than text"),

@@ -26,6 +26,11 @@ def test_what_is_no_json_or_no_text_is_told_so(name: str, data: bytes) -> None:
     json.dumps(refused.value.message).encode()
 
 
+def test_of_an_empty_body_that_is_said(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="the body is empty: it must be a JSON object like"):
+        GRAMMARS[name].decode(b"")
+
+
 def test_text_that_is_text_comes_as_it_was(name: str) -> None:
     text = "\0\x7f \u2028 \U0001f469‍\U0001f680 \ufeff</script>"
     assert GRAMMARS[name].decode(body(messages=[{"role": "user", "content": text}])).messages[0].content == text
