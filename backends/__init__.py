@@ -76,11 +76,11 @@ def _inline(spec: BackendSpec) -> _Host:
     from backends.inline import InlineBackend
 
     if spec.name == GENERATE:
-        return lambda index, start: InlineBackend(lambda: make(spec, index=index, start=start), name=f"{spec.name}#{index}")
+        return lambda index, start: InlineBackend(lambda: make(spec, index=index, start=start), name=spec.name, index=index)
     from backends.function import resolve
 
     make_backend = resolve(spec.name)
-    return lambda index, start: InlineBackend(lambda: make_backend(index), name=f"{spec.name}#{index}")
+    return lambda index, start: InlineBackend(lambda: make_backend(index), name=spec.name, index=index)
 
 
 def _in_process(spec: BackendSpec, start_timeout_s: float) -> _Host:

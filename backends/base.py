@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from batcher.errors import ConfigError
 from batcher.types import MAX_BATCH_SIZE, Message, Step
 
 CLOSE_GRACE_S = 1.0
@@ -64,8 +65,9 @@ class WorkerBackend(Protocol):
     pipes. None before the first."""
 
     async def load(self) -> None:
-        """Starts it. Raises ConfigError where no later try can do better (a name that does not exist), WorkerLost when it
-        ended or did not become ready in time, and whatever the backend's own `load` raised. Leaves nothing behind then."""
+        """Starts it. Raises ConfigError where no later try can do better (a name that does not exist, a module that cannot be
+        imported), WorkerLost when it ended or did not become ready in time, and whatever else the backend's own `load` raised.
+        Leaves nothing behind then."""
 
     async def run_batch(self, inputs: list[str]) -> object:
         """What the backend returned, unjudged.
@@ -205,6 +207,12 @@ class LostLatch:
 
     def __repr__(self) -> str:
         return f"<LostLatch {self.reason or 'not lost'}>"
+
+
+def cannot_import(name: str, error: ImportError) -> ConfigError:
+    """Of a backend whose code, or what it needs, is not installed: no restart will mend that."""
+    told = str(error).partition("\n")[0][:500]
+    return ConfigError(f"backend {name!r}: {told[:1].lower()}{told[1:]} (is its extra installed?)")
 
 
 def check_call(inputs: Sized, *, is_busy: bool) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from backends.base import BatchBackend
+from backends.base import BatchBackend, cannot_import
 from batcher.errors import ConfigError
 
 RunBatch = Callable[[list[str]], list[str] | Awaitable[list[str]]]
@@ -36,8 +36,8 @@ def split_name(name: str) -> tuple[str, str]:
 def resolve(name: str) -> Callable[[int], BatchBackend]:
     """Worker index -> a fresh backend, for a `MODULE:ATTR`. The current directory can be imported from, as for uvicorn.
 
-    Raises ConfigError if there is no such thing or it cannot be called as a backend is. What the module itself raises while
-    it is imported comes through.
+    Raises ConfigError if there is no such thing, it or what it imports cannot be imported, or it cannot be called as a backend
+    is. What else the module itself raises while it is imported comes through.
     """
     target = _import(name)
     if inspect.isclass(target):
@@ -56,9 +56,10 @@ def _import(name: str) -> object:
         sys.path.insert(0, os.getcwd())
     try:
         target: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # The module exists; something that it imports does not.
+    except ImportError as error:
+        is_itself = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        if not is_itself:
+            raise cannot_import(name, error) from error  # The module exists; something that it imports does not.
         raise ConfigError(f"backend {name!r}: there is no module {error.name!r} here or in the environment") from error
     for part in attribute.split("."):
         try:

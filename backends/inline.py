@@ -19,7 +19,16 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from backends.base import CLOSE_GRACE_S, REAP_TIMEOUT_S, BatchBackend, ContractBreach, LostLatch, WorkerLost, check_call
+from backends.base import (
+    CLOSE_GRACE_S,
+    REAP_TIMEOUT_S,
+    BatchBackend,
+    ContractBreach,
+    LostLatch,
+    WorkerLost,
+    cannot_import,
+    check_call,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +99,10 @@ async def _measure_awaitable(function: Function, *arguments: object) -> Outcome:
 class InlineBackend:
     """A WorkerBackend around any BatchBackend, in this process."""
 
-    def __init__(self, make: Callable[[], BatchBackend], *, name: str) -> None:
+    def __init__(self, make: Callable[[], BatchBackend], *, name: str, index: int = 0) -> None:
         self._make = make
-        self._name = name
+        self._backend_name = name
+        self._name = f"{name}#{index}"
         self._lost = LostLatch()
         self._is_closed = False
         self._backend: BatchBackend | None = None
@@ -112,10 +122,12 @@ class InlineBackend:
             backend: BatchBackend = (await self._perform(self._make)).value
             if (load := getattr(backend, "load", None)) is not None:
                 await self._perform(load)
-        except BaseException:
+        except BaseException as error:
             self._is_closed = True
             self._interrupt("could not start")
             self._thread.stop()
+            if isinstance(error, ImportError):
+                raise cannot_import(self._backend_name, error) from error
             raise
         self._backend = backend
 

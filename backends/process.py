@@ -34,7 +34,13 @@ _BOOTSTRAP = "import sys; sys.path.append(sys.argv[2]); from backends.process_ch
 
 
 class RemoteError(Exception):
-    """The backend raised, in its process: the type and the message of what it raised, at most 2,000 characters."""
+    """The backend raised, in its process: the type and the message of what it raised, at most 2,000 characters. Where it was
+    raised there is a note of it, which whoever prints this error's traceback sees."""
+
+    def __init__(self, answer: wire.Failed | wire.Raised) -> None:
+        super().__init__(f"{answer.kind}: {answer.message}")
+        if answer.traceback:
+            self.add_note(f"In its process:\n{answer.traceback}")
 
 
 class _Connection(asyncio.Protocol):
@@ -110,7 +116,7 @@ class ProcessBackend:
             raise
         if isinstance(answer, wire.Failed):
             await self._end("did not start")
-            raise ConfigError(answer.message) if answer.is_config else RemoteError(f"{answer.kind}: {answer.message}")
+            raise ConfigError(answer.message) if answer.is_config else RemoteError(answer)
         self._is_loaded = True
 
     async def run_batch(self, inputs: list[str]) -> object:
@@ -122,7 +128,7 @@ class ProcessBackend:
         self._is_busy = True
         answer = await self._ask(frame)
         if isinstance(answer, wire.Raised):
-            raise RemoteError(f"{answer.kind}: {answer.message}")
+            raise RemoteError(answer)
         assert isinstance(answer, wire.Done)
         return answer.outputs
 

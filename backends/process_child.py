@@ -22,13 +22,12 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import backends
 from backends import wire
-from backends.base import BatchBackend, WorkerLost
+from backends.base import BatchBackend, WorkerLost, cannot_import
 from batcher.errors import ConfigError
 
 READ_BYTES = 1 << 18
@@ -65,10 +64,10 @@ def _serve(connection: socket.socket, inbox: Inbox, runner: asyncio.Runner) -> N
         backend = backends.make(load.spec, index=load.index, start=load.start)
         _call(runner, getattr(backend, "load", None))
     except Exception as error:
-        if not isinstance(error, ConfigError):
-            traceback.print_exc()
-        kind, text = wire.describe(error)
-        connection.sendall(wire.encode(wire.Failed(kind, text, isinstance(error, ConfigError))))
+        told = cannot_import(load.spec.name, error) if isinstance(error, ImportError) else error
+        kind, text = wire.describe(told)
+        failed = wire.Failed(kind, text, isinstance(told, ConfigError), wire.describe_traceback(error))
+        connection.sendall(wire.encode(failed))
         return
     connection.sendall(wire.encode(wire.Ready()))
     while isinstance(message := inbox.get(), wire.Run):
@@ -87,7 +86,7 @@ def _run(runner: asyncio.Runner, backend: BatchBackend, inputs: list[str]) -> by
     except Exception as error:
         run_s = time.perf_counter() - started_at
         kind, text = wire.describe(error)
-        return wire.encode(wire.Raised(kind, text, run_s))
+        return wire.encode(wire.Raised(kind, text, run_s, wire.describe_traceback(error)))
     run_s = time.perf_counter() - started_at
     try:
         return wire.encode(wire.Done(outputs, run_s))

@@ -11,6 +11,7 @@ Either side may vanish at any moment; end of file is how the other learns it. Pi
 the two sides would come to depend on it, and it runs what it reads.
 """
 
+import traceback
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ MAX_FRAME_BYTES = 1 << 28
 """256 MiB: 50 inputs of the largest size that a sensible body limit lets in, with room; and an end to a broken peer."""
 MAX_ERROR_CHARS = 2_000
 """How much of an exception's message crosses over: enough to see what went wrong, too little to flood a log."""
+MAX_TRACEBACK_CHARS = 4_000
+"""Of where it was raised, likewise; the end of it, where the cause stands."""
 HEADER_BYTES = 4
 
 
@@ -48,6 +51,7 @@ class Failed(msgspec.Struct, tag="failed"):
     kind: str
     message: str
     is_config: bool
+    traceback: str
 
 
 class Done(msgspec.Struct, tag="done"):
@@ -59,6 +63,7 @@ class Raised(msgspec.Struct, tag="raised"):
     kind: str
     message: str
     run_s: float
+    traceback: str = ""
 
 
 FromParent = Load | Run | Close
@@ -92,7 +97,20 @@ def describe(error: BaseException) -> tuple[str, str]:
         message = str(error)
     except Exception:
         message = "(its message could not be made)"
-    return type(error).__name__, message.encode("utf-8", "backslashreplace").decode()[:MAX_ERROR_CHARS]
+    return type(error).__name__, _encodable(message)[:MAX_ERROR_CHARS]
+
+
+def describe_traceback(error: BaseException) -> str:
+    """Where it was raised and what it says, bounded and safe to encode."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:
+        text = "(its traceback could not be made)"
+    return _encodable(text)[-MAX_TRACEBACK_CHARS:]
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class FrameReader:

@@ -29,6 +29,8 @@ class StopWorker(msgspec.Struct, frozen=True, gc=False):
     worker_id: int
     incarnation: int
     fault: WorkerFault
+    returned: str = ""
+    """What came in place of outputs, in words that name no input; for BAD_OUTPUT."""
 
 
 class RunBatch(msgspec.Struct, frozen=True):

@@ -173,7 +173,8 @@ class Driver:
         self._decide(lambda: self._dispatcher.worker_lost(worker_id, incarnation, fault, now=self._read_clock()))
 
     def worker_misconfigured(self, error: ConfigError) -> None:
-        log.error("worker_misconfigured", reason=str(error))
+        if self._has_been_ready or self.config_error is None:  # At the start all workers find out the same, at once.
+            log.error("worker_misconfigured", reason=str(error))
         if not self._has_been_ready:
             self.config_error = error
 
@@ -235,7 +236,7 @@ class Driver:
                 self._supervisor.start(effect.worker_id, effect.incarnation)
             else:
                 assert isinstance(effect, StopWorker)
-                self._supervisor.stop(effect.worker_id, effect.incarnation, effect.fault)
+                self._supervisor.stop(effect)
         self._arm()
         if ends and num_started:
             # After the first step of the tasks that send the batches: workers wait for nobody's answers.

@@ -4,14 +4,20 @@ It reports what happened and decides nothing: whether a worker is replaced, and 
 """
 
 import asyncio
+import traceback
 from collections.abc import Coroutine
 from typing import Protocol
 
 from backends.base import BackendFactory, WorkerBackend, WorkerLost
-from batcher.core.effects import RunBatch
+from batcher.core.effects import RunBatch, StopWorker
 from batcher.errors import ConfigError
 from batcher.service import log
 from batcher.types import WorkerFault
+
+_TRACEBACK_S = 1.0
+"""Between tracebacks of `run_batch` in the log: under poison it raises many times a second, mostly for the same reason."""
+_MAX_TRACEBACK_CHARS = 6_000
+"""Of one; its end, where the cause stands."""
 
 
 class Reports(Protocol):
@@ -39,6 +45,8 @@ class Supervisor:
         self._backends: dict[int, tuple[int, WorkerBackend]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._traceback_at = 0.0
+        """From when on the log takes the next traceback of `run_batch`."""
 
     def start(self, worker_id: int, incarnation: int) -> None:
         if not self._is_closing:
@@ -51,9 +59,11 @@ class Supervisor:
         assert incarnation == batch.incarnation
         self._spawn(self._run(backend, batch))
 
-    def stop(self, worker_id: int, incarnation: int, fault: WorkerFault) -> None:
+    def stop(self, effect: StopWorker) -> None:
         """Ends this incarnation. Its pending batch, if any, ends as lost and is not reported."""
-        log.warning("worker_stopped", worker=worker_id, incarnation=incarnation, fault=fault)
+        worker_id, incarnation = effect.worker_id, effect.incarnation
+        returned = {"returned": effect.returned.rstrip(",")} if effect.returned else {}
+        log.warning("worker_stopped", worker=worker_id, incarnation=incarnation, fault=effect.fault, **returned)
         current = self._backends.get(worker_id)
         if current is not None and current[0] == incarnation:
             del self._backends[worker_id]
@@ -98,11 +108,19 @@ class Supervisor:
             if self._is_current(batch.worker_id, batch.incarnation):
                 self._reports.worker_lost(batch.worker_id, batch.incarnation, WorkerFault.DIED)
         except Exception as error:
-            log.warning("run_batch_raised", worker=batch.worker_id, batch=batch.batch_id, error=f"{error!r:.500}")
+            self._log_raised(batch, error)
             self._reports.batch_failed(batch)
         else:
             run_s = backend.last_run_s
             self._reports.batch_completed(batch, outputs, loop.time() - called_at if run_s is None else run_s)
+
+    def _log_raised(self, batch: RunBatch, error: Exception) -> None:
+        fields = {"worker": batch.worker_id, "batch": batch.batch_id, "error": f"{error!r:.500}"}
+        now = asyncio.get_running_loop().time()
+        if now >= self._traceback_at:
+            self._traceback_at = now + _TRACEBACK_S
+            fields["exception"] = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
+        log.warning("run_batch_raised", **fields)
 
     async def _close(self, backend: WorkerBackend) -> None:
         try:

@@ -34,6 +34,14 @@ class RaisesInConstructor:
         return inputs
 
 
+class ImportsInLoad:
+    def load(self) -> None:
+        import no_such_dependency  # type: ignore[import-not-found]  # noqa: F401
+
+    def run_batch(self, inputs: list[str]) -> list[str]:
+        return inputs
+
+
 class RaisesInLoad:
     def load(self) -> None:
         raise RuntimeError("no GPU today")

@@ -78,5 +78,15 @@ def test_the_current_directory_can_be_imported_from(tmp_path: Path, monkeypatch:
 def test_what_a_module_fails_to_import_is_not_called_missing_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "backend_that_lacks_something.py").write_text("import no_such_dependency\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+    words = (
+        r"backend 'backend_that_lacks_something:run_batch': no module named 'no_such_dependency' \(is its extra installed\?\)"
+    )
+    with pytest.raises(ConfigError, match=words):
         resolve("backend_that_lacks_something:run_batch")
+
+
+def test_a_name_that_a_module_cannot_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "backend_that_lacks_a_name.py").write_text("from json import no_such_name\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="cannot import name 'no_such_name' from 'json'"):
+        resolve("backend_that_lacks_a_name:run_batch")

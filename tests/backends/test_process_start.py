@@ -17,8 +17,9 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("name", ["RaisesInConstructor", "RaisesInLoad"])
 async def test_a_start_that_raises_says_what(name: str) -> None:
     backend = odd(name)
-    with pytest.raises(RemoteError, match=r"^RuntimeError: no GPU today$"):
+    with pytest.raises(RemoteError, match=r"^RuntimeError: no GPU today") as raised:
         await backend.load()
+    assert 'raise RuntimeError("no GPU today")' in raised.value.__notes__[0], "where in its own code"
     assert backend.pid is None
     assert "did not start" in str(await backend.wait_lost())
 
@@ -27,6 +28,15 @@ async def test_a_start_that_raises_says_what(name: str) -> None:
 async def test_a_name_that_cannot_work_is_a_config_error(name: str) -> None:
     backend = in_process(name)
     with pytest.raises(ConfigError, match=name):
+        await backend.load()
+    assert backend.pid is None
+
+
+async def test_what_is_not_installed_is_a_config_error() -> None:
+    backend = odd("ImportsInLoad")
+    with pytest.raises(
+        ConfigError, match=r"odd:ImportsInLoad': no module named 'no_such_dependency' \(is its extra installed\?"
+    ):
         await backend.load()
     assert backend.pid is None
 

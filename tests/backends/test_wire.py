@@ -47,4 +47,7 @@ def test_an_exception_is_described_bounded_and_encodable() -> None:
     kind, message = wire.describe(ValueError("\ud800" + "x" * 10_000))
     assert kind == "ValueError"
     assert len(message) == wire.MAX_ERROR_CHARS
-    wire.encode(wire.Raised(kind, message, 0.0))
+    traceback = wire.describe_traceback(ValueError("\ud800" + "x" * 10_000 + "end"))
+    assert traceback.endswith("end\n")
+    assert len(traceback) == wire.MAX_TRACEBACK_CHARS
+    wire.encode(wire.Raised(kind, message, 0.0, traceback))

@@ -172,6 +172,9 @@ async def test_a_signal_before_the_workers_are_ready_ends_it_too(tmp_path: Path)
         assert await ended(server) == 0
 
 
+IMPORTS = "tests.backends.odd:ImportsInLoad"
+
+
 @pytest.mark.parametrize(("is_left", "status"), [(True, 0), (False, 7)])
 def test_a_thread_that_does_not_return_cannot_crash_the_end(is_left: bool, status: int) -> None:
     """A signal while a model loaded ended with SIGSEGV now and then: the load went on in native code while the interpreter took
@@ -193,14 +196,26 @@ def test_a_port_that_is_taken_is_said_so() -> None:
     assert ended.stdout == ""
 
 
-def test_a_backend_that_only_a_worker_can_find_missing_ends_it_with_one_clear_line() -> None:
-    """In a process of its own a name is looked up by the worker. It was tried again for ever, with a traceback each time."""
-    flags = ("--port", "0", "--workers", "2", "--isolation", "process", "--backend", "nosuch:run_batch")
+@pytest.mark.parametrize(
+    ("backend", "isolation", "words"),
+    [
+        ("nosuch:run_batch", "process", "there is no module 'nosuch'"),
+        (IMPORTS, "process", "no module named 'no_such_dependency' (is its extra installed?)"),
+        (IMPORTS, "inline", "no module named 'no_such_dependency' (is its extra installed?)"),
+    ],
+)
+def test_a_backend_that_only_a_worker_can_find_missing_ends_it_with_one_clear_line(
+    backend: str, isolation: str, words: str
+) -> None:
+    """In a process of its own a name is looked up by the worker, as is in either what `load` imports. It was tried again for
+    ever, with a traceback each time."""
+    flags = ("--port", "0", "--workers", "2", "--isolation", isolation, "--backend", backend)
     command = [sys.executable, "-m", "batcher", "serve", *flags]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
     assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].startswith("batcher: backend 'nosuch:run_batch'")
+    assert ended.stderr.splitlines()[-1].startswith(f"batcher: backend '{backend}': {words}")
     assert "Traceback" not in ended.stderr
+    assert ended.stderr.count('"event":"worker_misconfigured"') == 1
 
 
 # The drain, seen from one connection

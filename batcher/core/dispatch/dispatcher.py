@@ -256,7 +256,7 @@ class Dispatcher:
         return Batch(next(self._batch_ids), 1, requests, reason)
 
     def _lose(self, worker: Worker, fault: WorkerFault, effects: list[Effect], *, now: float, returned: str = "") -> None:
-        effects.append(StopWorker(worker.id, worker.incarnation, fault))
+        effects.append(StopWorker(worker.id, worker.incarnation, fault, returned))
         self._workers.lose(worker, now=now)
         self._counters.faults[fault] += 1
         if (flight := self._inflight.on_worker(worker.id)) is None:

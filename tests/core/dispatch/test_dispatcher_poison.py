@@ -28,16 +28,25 @@ from tests.core.examples import (
 
 
 @pytest.mark.parametrize(
-    "outputs", [[], ["a"], ["a", "b", "c"], ["a", None], ["a", 7], [b"a", b"b"]], ids=["0", "1", "3", "None", "int", "bytes"]
+    ("outputs", "returned"),
+    [
+        ([], "0 outputs for 2 inputs"),
+        (["a"], "1 outputs for 2 inputs"),
+        (["a", "b", "c"], "3 outputs for 2 inputs"),
+        (["a", None], "an output of type NoneType, which is no str,"),
+        (["a", 7], "an output of type int, which is no str,"),
+        ([b"a", b"b"], "an output of type bytes, which is no str,"),
+    ],
+    ids=["0", "1", "3", "None", "int", "bytes"],
 )
-def test_wrong_outputs_reach_nobody_and_the_worker_is_replaced(outputs: Sequence[object]) -> None:
+def test_wrong_outputs_reach_nobody_and_the_worker_is_replaced(outputs: Sequence[object], returned: str) -> None:
     dispatcher = a_dispatcher(num_ready=2, policy="static", max_batch_size=2)
     first = the_run(submit_all(dispatcher, [a_request(1), a_request(2)], now=1.0))
 
     effects = dispatcher.complete(first.batch_id, 1, outputs, now=1.2)
 
     assert effects == [
-        StopWorker(0, 1, WorkerFault.BAD_OUTPUT),
+        StopWorker(0, 1, WorkerFault.BAD_OUTPUT, returned),
         RunBatch(1, 1, first.batch_id, 2, first.requests, BatchReason.RETRY),
     ]
     assert dispatcher.statistics().counters.num_bad_outputs == 1
