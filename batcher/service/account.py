@@ -17,8 +17,8 @@ from typing import TypeAlias
 from batcher.errors import ServiceError
 from batcher.service.front import Front, Passage
 from batcher.service.limiter import Admitted, Judgement
-from batcher.service.records import UsageRecord
 from batcher.types import Outcome, Usage
+from batcher.usage.record import UsageRecord
 
 OnAdmitted: TypeAlias = Callable[[ServiceError | None], None]
 

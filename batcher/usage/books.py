@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from batcher.config import MAX_KEEP_S
-from batcher.service.records import UsageRecord
 from batcher.types import Outcome
+from batcher.usage.record import UsageRecord
 from batcher.usage.segments import DAY_S, date_of
 
 _NUM_FILES = 64

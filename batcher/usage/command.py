@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from batcher.service.records import UsageRecord
 from batcher.usage.books import Books, By, Row
+from batcher.usage.record import UsageRecord
 from batcher.usage.segments import DAY_S, list_segments, read_records
 
 _SLACK_DAYS = 2

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from batcher.service.records import UsageRecord
+from batcher.usage.record import UsageRecord
 
 DAY_S = 86_400
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from batcher.service.records import UsageRecord
 from batcher.types import Outcome
+from batcher.usage.record import UsageRecord
 
 DAY = 20_787
 """2026-11-30, in days since 1970."""

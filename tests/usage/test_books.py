@@ -3,9 +3,9 @@
 import random
 
 from batcher.config import MAX_KEEP_S
-from batcher.service.records import UsageRecord
 from batcher.types import Outcome
 from batcher.usage.books import Books, By, Row
+from batcher.usage.record import UsageRecord
 from tests.usage.examples import DAY, NOON, record
 
 

@@ -18,8 +18,9 @@ import msgspec
 from batcher.config import OnFailure, UsageConfig
 from batcher.errors import ConfigError, Overloaded
 from batcher.service import log
-from batcher.service.records import Refused, UsageRecord
+from batcher.service.records import Refused
 from batcher.service.stores.usage_segments import OpenSegment, SegmentWriter
+from batcher.usage.record import UsageRecord
 from batcher.usage.segments import has_torn_end, list_segments
 
 _SYNC_S = 1.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batcher.service.records import UsageRecord
 from batcher.service.stores.usage_log import UsageLog
+from batcher.usage.record import UsageRecord
 from batcher.usage.segments import list_segments, read_records
 
 Begin = Callable[..., UsageLog]
