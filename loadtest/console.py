@@ -101,7 +101,8 @@ def print_knee(console: Console, knee: Knee) -> None:
 
 def _latency_table(report: Report) -> Table:
     rows: list[tuple[str, Quantiles]] = [("all", report.latency_s)]
-    rows += [(tier, measures.latency_s) for tier, measures in report.tiers.items()]
+    if len(report.tiers) > 1:
+        rows += [(tier, measures.latency_s) for tier, measures in report.tiers.items()]
     rows += [("all, real send", report.service_latency_s)]
     if report.rejection_latency_s.count:
         rows.append(("refusals", report.rejection_latency_s))

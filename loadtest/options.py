@@ -51,7 +51,10 @@ class Spelled(msgspec.Struct, frozen=True, kw_only=True):
         int | None, _option("A closed loop: so many at a time, each asking again when its answer has ended. For throughput.")
     ] = None
     num_requests: Annotated[int | None, _option("A closed loop ends after so many.", "--requests")] = None
-    mix: Annotated[str | None, _option("Tiers by share; their keys are dev-TIER. [paid=0.2,free=0.8]")] = None
+    mix: Annotated[
+        str | None,
+        _option("Tiers by share; their keys are dev-TIER. [paid=0.2,free=0.8; one for all where no header has {key}]"),
+    ] = None
     keys: Annotated[list[str] | None, _option("KEY:TIER:RATE, a key with its own rate. Repeatable.", "--key")] = None
     seed: Annotated[int, _option("Draws the whole traffic; the same seed, the same traffic.")] = 0
     timeout_s: Annotated[

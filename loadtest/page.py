@@ -141,10 +141,15 @@ two events with text, whatever each carries; the TTFT is not among them.</p>
 
 
 def _render_latencies(report: Report) -> str:
-    rows = [("all", report.latency_s), *((tier, measures.latency_s) for tier, measures in report.tiers.items())]
+    rows = [(name, measures.latency_s) for name, measures in _all_and_tiers(report)]
     rows += [("all, from the real send", report.service_latency_s), ("refusals", report.rejection_latency_s)]
     header = ["", "samples", "p50", "p90", "p95", "p99", "p99.9", "max", "mean"]
     return render_table(header, [_latency_row(name, measured) for name, measured in rows])
+
+
+def _all_and_tiers(report: Report) -> list[tuple[str, Measures]]:
+    """One tier alone is all."""
+    return [("all", report), *(report.tiers.items() if len(report.tiers) > 1 else ())]
 
 
 def _latency_row(name: str, measured: Quantiles) -> list[str]:
@@ -152,7 +157,7 @@ def _latency_row(name: str, measured: Quantiles) -> list[str]:
 
 
 def _render_outcomes(report: Report) -> str:
-    columns: list[tuple[str, Measures]] = [("all", report), *report.tiers.items()]
+    columns = _all_and_tiers(report)
     names = [*dict.fromkeys(name for _, measures in columns for name in measures.outcomes)]
     rows = [[name.replace("_", " "), *(f"{measures.outcomes.get(name, 0):,}" for _, measures in columns)] for name in names]
     rows.append(["sent", *(f"{measures.sent:,}" for _, measures in columns)])

@@ -156,8 +156,8 @@ def make_report(recording: Recording) -> Report:
 
 def label_key(sender: Sender) -> str:
     """The key as a report may show it: reports are passed around, and a real key is a secret."""
-    if sender.key.startswith("dev-"):
-        return sender.key
+    if not sender.key or sender.key.startswith("dev-"):
+        return sender.key or "all"
     return f"{sender.key[:4]}...{hashlib.sha256(sender.key.encode()).hexdigest()[:8]}"
 
 

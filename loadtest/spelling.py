@@ -8,7 +8,7 @@ import msgspec
 from batcher.errors import ConfigError
 from batcher.sim.lengths import parse_lengths
 from batcher.sim.trace import CONTEXT_TOKENS, GENERATED_TOKENS
-from batcher.sim.workload import Arrivals, Mix, parse_arrivals
+from batcher.sim.workload import Arrivals, Mix, Sender, parse_arrivals
 from loadtest.messages import Messages, messages_target
 from loadtest.options import Spelled
 from loadtest.plan import Plan, parse_mix, parse_senders
@@ -23,6 +23,9 @@ TIMEOUT_S, MESSAGES_TIMEOUT_S = 10.0, 120.0
 LENGTH = "128"
 RATE, MESSAGES_RATE = 100.0, 1.0
 SLO_S = 0.5
+DEFAULT_MIX = "paid=0.2,free=0.8"
+ONE_KEY = Mix((Sender("", "all", 1.0),))
+"""Of a run whose headers are the same for all requests, and nobody has said otherwise."""
 SLO_TTFT_S, SLO_TPOT_S = 1.0, 0.05
 """The targets of SPEC S3."""
 
@@ -41,13 +44,14 @@ def make_plan(spelled: Spelled) -> Plan:
         raise ConfigError(f"unknown endpoint {spelled.endpoint!r}; there is {', '.join(ENDPOINTS)}, or give a --body")
     is_messages = spelled.endpoint == "messages"
     _refuse(spelled, _OF_INPUTS if is_messages else _OF_MESSAGES, f"--endpoint {spelled.endpoint}")
-    mix = _make_mix(spelled)
+    target = _make_messages_target(spelled) if is_messages else _make_target(spelled)
+    mix = _make_mix(spelled, target)
     duration_s = spelled.duration_s
     if duration_s is None:
         duration_s = DURATION_S if spelled.num_requests is None else LONGEST_S
     timeout_s, slo_s = spelled.timeout_s, spelled.slo_s
     return Plan(
-        target=_make_messages_target(spelled) if is_messages else _make_target(spelled),
+        target=target,
         arrivals=None if spelled.concurrency is not None else _make_arrivals(spelled, mix, duration_s),
         arrivals_name=_name_arrivals(spelled),
         messages=_make_messages(spelled) if is_messages else None,
@@ -68,10 +72,14 @@ def make_plan(spelled: Spelled) -> Plan:
     )
 
 
-def _make_mix(spelled: Spelled) -> Mix:
+def _make_mix(spelled: Spelled, target: Target) -> Mix:
     if spelled.keys and (spelled.mix is not None or spelled.rate is not None):
         raise ConfigError("--key brings its own rate and tier: leave out --mix and --rate")
-    return parse_senders(spelled.keys) if spelled.keys else parse_mix(spelled.mix or "paid=0.2,free=0.8")
+    if spelled.keys:
+        return parse_senders(spelled.keys)
+    if spelled.mix is None and not target.sends_keys:
+        return ONE_KEY
+    return parse_mix(spelled.mix or DEFAULT_MIX)
 
 
 def _make_arrivals(spelled: Spelled, mix: Mix, duration_s: float) -> Arrivals:

@@ -53,6 +53,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             if not name or any(letter in name + value for letter in "\r\n"):
                 raise ConfigError(f"{name!r} is no usable header")
 
+    @property
+    def sends_keys(self) -> bool:
+        """Whether a request's head depends on who sends it."""
+        return any("{key}" in value for value in self.last_headers.values())
+
+    @property
+    def last_headers(self) -> dict[str, str]:
+        """By their names in lower case; of two with one name the last counts."""
+        return {name.lower(): value for name, value in self.headers}
+
 
 def split_url(url: str) -> "SplitUrl":
     """The parts of an http or https URL. Raises `ConfigError`."""
@@ -138,7 +148,7 @@ class Wire:
 def render_head(target: Target, key: str, address: SplitUrl) -> bytes:
     """The head of every request with this key, but for the length of its body. Raises `ConfigError`."""
     headers = {"host": address.host, "content-type": "application/json", "user-agent": "batcher-loadtest"}
-    headers |= {name.lower(): value.replace("{key}", key) for name, value in target.headers}
+    headers |= {name: value.replace("{key}", key) for name, value in target.last_headers.items()}
     headers.pop("content-length", None)
     lines = [f"POST {address.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     try:

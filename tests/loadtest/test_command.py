@@ -43,6 +43,21 @@ def test_keys_bring_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {asked.headers["x-api-key"] for asked in server.asked} == {"dev-paid-a", "dev-free-b"}
 
 
+def test_a_key_of_one_s_own_is_no_mix_of_tiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table told paid and free apart though every call had the one key."""
+    with standing_in() as server:
+        traffic = ("--rate", "50", "--arrivals", "constant", "--duration", "0.2", "--out", str(tmp_path))
+        call(monkeypatch, "run", server.url, "--header", "X-Api-Key: sk-mine", *traffic)
+    assert {asked.headers["x-api-key"] for asked in server.asked} == {"sk-mine"}
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert (list(report["tiers"]), list(report["keys"])) == (["all"], ["all"])
+    printed = capsys.readouterr().out
+    assert "paid" not in printed
+    assert "free" not in printed
+
+
 def test_a_template_from_a_file_and_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "body.json").write_text('{"input": "{input}", "model": "m"}')
     (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,1,1\n1,1,1\n2,1,1\n99,1,1\n")
