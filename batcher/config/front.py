@@ -81,8 +81,8 @@ class IdempotencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     max_answers: int = 100_000
     """Kept, by this process or by Redis for all gateways; the oldest go first."""
     max_bytes: int = 256 * 2**20
-    """Of answers kept in this process; likewise. Without effect in Redis, where `max_answers` of a MiB each are the bound: its
-    memory must have room for so many answers of the usual size."""
+    """Of answers kept in this process; likewise. Without effect in Redis, where `max_answers` of 64 KiB each are the bound, as
+    larger ones are not kept there: 6.5 GB at the very most, 200 MB of answers of the usual 2 kB."""
     wait_s: float = 10.0
     """How long the same request waits for an answer that is being made; then it is told to come back."""
 

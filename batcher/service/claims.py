@@ -41,6 +41,8 @@ class RedisClaimsStatistics(msgspec.Struct, frozen=True):
     """What is kept in Redis, Redis tells itself."""
 
     is_away: bool
+    num_too_large: int
+    """Replies that were too large to be kept, counted up: their requests would run again."""
 
 
 class ClaimStore(Protocol):

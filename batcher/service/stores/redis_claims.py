@@ -3,6 +3,11 @@
 While Redis is away no idempotent request is begun, whatever the policy for limits says: its caller asks again on the strength
 of our word that it runs once. Redis must keep what it was told when it is killed (`redis_link` says how), and its clock must be
 slewed and not set: a claim or an answer that is forgotten may run a request again.
+
+What is kept is bounded by number and size, the oldest going first, whosever they are. If Redis is full all the same, its policy
+decides. With `noeviction`, which it must have, no new claim is made: an idempotent request gets a 529 before it is begun, and an
+answer that was under way is given and not kept. Any other policy (`allkeys-*`, and `volatile-*` too, as all of this expires some
+day) lets Redis drop claims and answers without a word, so that a request runs twice, and drop the counters of limits beside.
 """
 
 from batcher.config import IdempotencyConfig
@@ -11,9 +16,10 @@ from batcher.service.claims import CLAIM_S, Claimed, InFlight, Kept, Mismatch, R
 from batcher.service.records import Refused
 from batcher.service.stores.redis_link import RedisAway, RedisLink, Script
 
-MAX_REPLY_BYTES = 2**20
-"""A larger reply is not kept, and its request would run again. An answer that is not streamed, of as many tokens as a context
-holds, is a tenth of it."""
+MAX_REPLY_BYTES = 65_536
+"""A larger reply is not kept: it is counted, and its request would run again (and be billed once). So all that is kept is at
+most `max_answers` of these, of 100,000 answers 6.5 GB, and that can be planned for. The usual answer is 2 kB; one of 8,000
+tokens of English is 40 kB."""
 
 _MAX_CONNECTIONS = 16
 """Each carries one question at a time: at a millisecond each, 16,000 a second."""
@@ -28,6 +34,7 @@ class RedisClaims:
     def __init__(self, config: IdempotencyConfig) -> None:
         assert config.redis_url is not None, "claims in Redis without its address"
         self._max_answers = config.max_answers
+        self._num_too_large = 0
         self._keep_ms = int(config.keep_s * 1000)
         self._link = RedisLink(config.redis_url, timeout_s=config.redis_timeout_s, max_connections=_MAX_CONNECTIONS)
 
@@ -39,7 +46,7 @@ class RedisClaims:
         await self._link.close()
 
     def statistics(self) -> RedisClaimsStatistics:
-        return RedisClaimsStatistics(self._link.is_away)
+        return RedisClaimsStatistics(self._link.is_away, self._num_too_large)
 
     async def claim(self, scope: str, body: str, holder: str) -> Claimed | InFlight | Mismatch | Kept:
         """Of a claim whose reply was lost the holder is told that it has it when it asks again."""
@@ -61,6 +68,7 @@ class RedisClaims:
     async def keep(self, scope: str, holder: str, reply: bytes) -> None:
         """A reply above MAX_REPLY_BYTES ends the claim and is not kept."""
         if len(reply) > MAX_REPLY_BYTES:
+            self._num_too_large += 1
             await self.release(scope, holder)
         else:
             await self._insist("keep", scope, holder, reply, self._keep_ms, self._max_answers)

@@ -77,8 +77,10 @@ async def test_a_claim_is_not_dropped_for_an_older_answer_of_its_scope(redis_ser
 
 
 async def test_a_reply_too_large_is_not_kept(store: RedisClaims) -> None:
+    """Up to a MiB was: 100,000 answers could be 100 GB, and whoever sized Redis for 2 kB each ran it full."""
     await store.claim("s", "body", "a")
     await store.keep("s", "a", bytes(MAX_REPLY_BYTES + 1))
+    assert store.statistics().num_too_large == 1
     assert await store.claim("s", "body", "b") == Claimed()
     await store.keep("s", "b", bytes(MAX_REPLY_BYTES))
     assert await store.claim("s", "body", "c") == Kept(bytes(MAX_REPLY_BYTES))
@@ -116,3 +118,26 @@ async def test_a_keep_that_cannot_be_kept_says_so(redis_server: RedisServer) -> 
         with pytest.raises(Overloaded):
             await store.keep("s", "a", b"answer")
     redis_server.start()
+
+
+async def test_in_a_full_redis_nothing_is_begun_and_what_was_kept_is_given(store: RedisClaims, beside: redis.Redis) -> None:
+    """With the policy that it must have. `release` needs no memory, and so the request may be asked elsewhere."""
+    await store.claim("kept", "body", "a")
+    await store.keep("kept", "a", b"answer")
+    await store.claim("claimed", "body", "a")
+    await store.claim("released", "body", "a")
+    limits = {name: beside.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
+    try:
+        beside.config_set("maxmemory-policy", "noeviction")
+        beside.config_set("maxmemory", "1")
+        with pytest.raises(Overloaded):
+            await store.claim("new", "body", "a")
+        with pytest.raises(Overloaded):
+            await store.keep("claimed", "a", b"answer")
+        await store.release("released", "a")
+        assert await store.claim("kept", "body", "b") == Kept(b"answer")
+        assert await store.claim("claimed", "body", "b") == InFlight()
+    finally:
+        for name, value in limits.items():
+            beside.config_set(name, value)
+    assert await store.claim("released", "body", "b") == Claimed()
