@@ -104,7 +104,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     input_tokens: int
     output_tokens: int
-    """Tokens sampled for the answer, a stop token and the tokens of a stop string among them."""
+    """Tokens sampled for the answer, a stop token and the tokens of a stop string among them; of an answer that a safety check
+    ended, those of the text that left before it."""
 
 
 class Sampling(msgspec.Struct, frozen=True, gc=False):

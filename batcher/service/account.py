@@ -1,6 +1,6 @@
 """The books of one answer: what is reserved for it, and what it is billed.
 
-    reserve ─admitted─> answered   settled by what was made; recorded as delivered
+    reserve ─admitted─> answered   settled by what was computed; recorded as delivered
                      ─> stopped    cancelled or failed after work was done: the same, with what had been delivered
                      ─> dropped    nothing was done: all is given back
     reserve ─refused──> (nothing)
@@ -75,18 +75,20 @@ class Account:
     def is_open(self) -> bool:
         return self._admitted is not None
 
-    def answered(self, usage: Usage, *, num_charged: int | None = None) -> None:
-        """The answer is whole and about to be sent. Its output is charged to the limit, or `num_charged` in its place.
+    def answered(self, usage: Usage, *, num_computed: int | None = None, num_charged: int | None = None) -> None:
+        """The answer is over and about to be sent. `usage` is what is delivered, and billed; `num_computed` what was computed
+        of output, if that is another count. It is charged to the limit, or `num_charged` in its place.
 
         Raises Overloaded if it must not be sent, as it cannot be recorded; then the account is closed as if it had never been.
         """
         admitted = self._close()
+        num_computed = usage.output_tokens if num_computed is None else num_computed
         try:
-            self._record(Outcome.OK, usage, usage.output_tokens)
+            self._record(Outcome.OK, usage, num_computed)
         except ServiceError:
             self._front.limiter.give_back(admitted)
             raise
-        self._front.limiter.settle(admitted, usage.output_tokens if num_charged is None else num_charged)
+        self._front.limiter.settle(admitted, num_computed if num_charged is None else num_charged)
 
     def stopped(self, outcome: Outcome, computed: Usage, num_delivered: int) -> None:
         """It ended before it was whole. What was delivered is what is billed (SPEC S7.4), and what was computed is what the

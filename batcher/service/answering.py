@@ -14,6 +14,7 @@ import msgspec
 from batcher.errors import RequestTimeout
 from batcher.service.account import Account
 from batcher.service.conversation import Answerer, Conversation, Prepared
+from batcher.service.delivery import Delivery
 from batcher.service.front import Front, Passage
 from batcher.service.generation import NO_USAGE, Cancelled, Delta, Event, Failed, Finished
 from batcher.service.safety.contract import CheckContext, Verdict
@@ -80,8 +81,10 @@ class Answering:
         self._is_overfull = False
         self._has_text = False
         """Whether something of the answer may have been sent: then a stream has no status any more, and ends as one."""
-        self._num_taken = 0
+        self._delivery = Delivery(counts_bytes=False)
+        """Of what was taken."""
         self._num_delivered = 0
+        """Of what was sent."""
         self._is_finished = False
         self._is_closed = False
 
@@ -101,6 +104,7 @@ class Answering:
                 raise error_of(finding)
             self._output = safety.open_output(context)
         self._prepared = prepared = await self._answerer.prepare(conversation)
+        self._delivery = Delivery(counts_bytes=prepared.counts_bytes)
         self._passage.num_input = prepared.num_input_tokens
         await self.account.reserved(prepared.num_input_tokens, prepared.max_tokens)
         self._number = self._answerer.submit(self._passage.caller, prepared, self._on_event)
@@ -148,8 +152,6 @@ class Answering:
         events = self._inbox.take()
         for event in events:
             assert not isinstance(event, Cancelled)
-            if isinstance(event, Delta):
-                self._num_taken += event.num_tokens
             pieces.append(await self._check(event))
             self._has_text = self._has_text or bool(pieces[-1].text)
             if pieces[-1].end is not None:
@@ -158,33 +160,40 @@ class Answering:
 
     async def _check(self, event: Delta | Finished | Failed) -> Piece:
         """What may go out of an event."""
-        if isinstance(event, Failed) or self._output is None:
-            return Piece("" if isinstance(event, Failed) else event.text, None if isinstance(event, Delta) else event)
+        if isinstance(event, Failed):
+            return Piece("", event)
+        self._delivery.add(event.text, self._count(event))
+        if self._output is None:
+            self._delivery.leave(event.text)
+            return Piece(event.text, None if isinstance(event, Delta) else event)
         checked = await self._output.feed(event.text) if event.text else None
         text, finding = ("", None) if checked is None else (checked.text, checked.finding)
         if isinstance(event, Finished) and finding is None:
             last = await self._output.flush()
             text, finding = text + last.text, last.finding
         if finding is None:
+            self._delivery.leave(text)
             return Piece(text, event if isinstance(event, Finished) else None)
         if finding.verdict is Verdict.REFUSE and not (self._is_streamed and (self._has_text or text)):
-            return Piece("", Failed(Outcome.FAILED, error_of(finding), self._usage(event)))
-        return Piece(text, Finished("", FinishReason.REFUSAL, self._usage(event)))
+            return Piece("", Failed(Outcome.FAILED, error_of(finding), NO_USAGE))
+        self._delivery.leave(text)
+        return Piece(text, Finished("", FinishReason.REFUSAL, Usage(self.num_input_tokens, self._delivery.num_tokens)))
 
-    def _usage(self, event: Delta | Finished | Failed) -> Usage:
-        if isinstance(event, Finished):
-            return event.usage
-        return Usage(self.num_input_tokens, self._num_computed)
+    def _count(self, event: Delta | Finished) -> int:
+        """Its tokens: of an end, those that no delta has told of."""
+        return event.num_tokens if isinstance(event, Delta) else event.usage.output_tokens - self._num_computed
 
     def note_delivered(self) -> None:
         """What was taken is sent."""
-        self._num_delivered = self._num_taken
+        self._num_delivered = self._delivery.num_tokens
 
     def finish(self, end: Finished) -> None:
         """The answer is whole and its last bytes are about to be sent. Raises Overloaded if it must be recorded and cannot."""
         self._is_finished = True
         self._passage.num_output = end.usage.output_tokens
-        self.account.answered(end.usage)
+        # What an engine computes until it hears that a check has ended the answer is not waited for: the record comes first.
+        computed = self._num_computed if not isinstance(self._end, Finished) else self._end.usage.output_tokens
+        self.account.answered(end.usage, num_computed=computed)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
         """However it ended; what is still computed is not waited for. Only the first call counts: its books may stay open until

@@ -110,7 +110,13 @@ class TextAnswerer(_BatchAnswerer):
         """`prepare`, which here waits for nothing."""
         input_ = _last_of_user(conversation)
         max_tokens = conversation.max_tokens or DEFAULT_MAX_TOKENS
-        return Prepared(conversation=conversation, prompt=input_, num_input_tokens=len(input_.encode()), max_tokens=max_tokens)
+        return Prepared(
+            conversation=conversation,
+            prompt=input_,
+            num_input_tokens=len(input_.encode()),
+            max_tokens=max_tokens,
+            counts_bytes=True,
+        )
 
     async def count(self, conversation: Conversation) -> int:
         return len(_last_of_user(conversation).encode())

@@ -46,6 +46,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_input_tokens: int
     max_tokens: int
     """At least 1; with the prompt it fits the context."""
+    counts_bytes: bool = False
+    """Whether its tokens are bytes of text: a backend that knows only text knows no others."""
     deadline_at: float = inf
     """Of its start, on the monotonic clock; counted from when the conversation came: clients do not care what they wait for."""
 

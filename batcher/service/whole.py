@@ -127,7 +127,7 @@ class _Call:
             self._end(event.error)
 
     def _finish(self, end: Finished) -> None:
-        safety = self._endpoint.front.safety
+        safety, num_computed = self._endpoint.front.safety, end.usage.output_tokens
         if safety is not None:
             checked = safety.check_output_now(self._context, self._text)
             if checked.finding is not None:
@@ -135,10 +135,12 @@ class _Call:
                     self._account.stopped(Outcome.FAILED, end.usage, 0)
                     self._end(error_of(checked.finding))
                     return
-                self._text, end = checked.text, Finished("", FinishReason.REFUSAL, end.usage)
+                self._text = checked.text
+                delivered = Usage(end.usage.input_tokens, len(checked.text.encode()))
+                end = Finished("", FinishReason.REFUSAL, delivered)
         self._passage.num_output = end.usage.output_tokens
         try:
-            self._account.answered(end.usage)
+            self._account.answered(end.usage, num_computed=num_computed)
         except ServiceError as error:
             self._end(error)
             return

@@ -23,12 +23,13 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     input_tokens: int
     """Of `POST /v1/run`, which knows no tokens: bytes of UTF-8; so the next."""
     output_tokens: int
-    """Delivered: of an answer that was cancelled or failed, what had been sent until then."""
+    """Delivered, as the answer's usage says: of an answer that a safety check ended, what left before it; of one that was
+    cancelled or failed, what had been sent until then."""
     finished_at: float
     """Wall-clock time, seconds since 1970."""
     outcome: Outcome = Outcome.OK
     computed_tokens: int | None = None
-    """Tokens sampled for the answer, where they are not those delivered."""
+    """Tokens sampled for the answer as far as known then, where they are not those delivered; bytes where those are."""
     idempotency: str | None = None
     """A digest of tenant, Idempotency-Key and question. Records that share one are billed once: an answer whose client could
     not know of it before a crash was computed again for the same question."""

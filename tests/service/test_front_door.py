@@ -11,7 +11,7 @@ from batcher.types import Outcome
 from tests.service.errors import assert_error
 from tests.service.serving import FAULTY, Gate, generating, quick, serving, simulated, until
 from tests.service.sse import ask, body, opened
-from tests.service.wire_client import KEY, connected, request, run
+from tests.service.wire_client import KEY, OPERATOR, connected, request, run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
 
@@ -196,18 +196,29 @@ async def test_rules_hold_on_the_plain_route(rules: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-async def test_an_answer_ends_before_what_must_not_go_out(rules: Path, is_streamed: bool) -> None:
-    async with generating(simulated(safety_rules=rules)) as server, connected(server.port) as client:
+async def test_an_answer_ends_before_what_must_not_go_out(rules: Path, tmp_path: Path, is_streamed: bool) -> None:
+    """And no token of what did not go out is billed."""
+    usage, limited = tmp_path / "usage", (TierConfig("paid", tokens_per_minute=1000),)
+    settings = simulated(safety_rules=rules, usage_dir=usage, tiers=limited)
+    async with generating(settings) as server, connected(server.port) as client:
         assert (await server.ask(ask("some plutonium", stream=is_streamed))).status == 400
         if is_streamed:
             stream = await opened(client, ask("this is a secret thing", stream=True))
             events = await stream.rest()
             text = "".join(event.data["text"] for event in events if event.name == "content_delta")
-            reason = events[-1].data["stop_reason"]
+            end = events[-1].data
         else:
-            answer = (await client.ask(ask("this is a secret thing"))).json
-            text, reason = answer["content"], answer["stop_reason"]
-    assert (text, reason) == ("this is a ", "refusal")
+            end = (await client.ask(ask("this is a secret thing"))).json
+            text = end["content"]
+        metrics = (await server.ask(request("GET", "/metrics", headers=OPERATOR))).body.decode()
+        (record,) = records(usage)
+        standing = server.service.front.limiter.statistics()
+    assert (text, end["stop_reason"], end["usage"]["output_tokens"]) == ("this is a ", "refusal", len("this is a "))
+    assert record["output_tokens"] == len("this is a ")
+    assert record["computed_tokens"] >= len("this is a secret")
+    (counted,) = [line for line in metrics.splitlines() if line.startswith("batcher_http_output_tokens_total{")]
+    assert counted.endswith(" 10.0")
+    assert standing.num_settled == 1
 
 
 # One line for each request

@@ -180,11 +180,11 @@ where = "output"
     [
         ("fine", 200, "fine", "end_turn", [("ok", 4, None)]),
         ("some plutonium", 400, None, None, []),
-        ("a secret thing", 200, "a ", "refusal", [("ok", 14, None)]),
+        ("a secret thing", 200, "a ", "refusal", [("ok", 2, 14)]),
         ("it is forbidden", 400, None, None, [("failed", 0, 15)]),
     ],
 )
-async def test_rules_hold_and_what_was_made_is_billed(
+async def test_rules_hold_and_what_has_left_is_billed(
     tmp_path: Path, way: str, text: str, status: int, content: str | None, reason: str | None, billed: list[Any]
 ) -> None:
     rules, usage = tmp_path / "rules.toml", tmp_path / "usage"

@@ -7,8 +7,8 @@ where either of them fails.
     checked = await guard.flush()                            # when the answer is complete
 
 An answer ends with its first finding, after `checked.text`. If nothing has been sent, nor is in `checked.text`, a finding whose
-verdict is REFUSE is told by `error_of`; every other one ends the answer with FinishReason.REFUSAL. Either way usage counts what
-was made. Where `can_check_now`, the `..._now` methods do the same without a coroutine.
+verdict is REFUSE is told by `error_of`; every other one ends the answer with FinishReason.REFUSAL. Either way what has left is
+billed, and nothing else. Where `can_check_now`, the `..._now` methods do the same without a coroutine.
 
 A failing checker is closed by default: whoever can make it fail could otherwise switch it off. What it held back never leaves
 then. One that has too many calls waiting is busy: before an answer that is an overload like any other.
