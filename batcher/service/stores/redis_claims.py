@@ -4,10 +4,10 @@ While Redis is away no idempotent request is begun, whatever the policy for limi
 of our word that it runs once. Redis must keep what it was told when it is killed (`redis_link` says how), and its clock must be
 slewed and not set: a claim or an answer that is forgotten may run a request again.
 
-What is kept is bounded by number and size, the oldest going first, whosever they are. If Redis is full all the same, its policy
-decides. With `noeviction`, which it must have, no new claim is made: an idempotent request gets a 529 before it is begun, and an
-answer that was under way is given and not kept. Any other policy (`allkeys-*`, and `volatile-*` too, as all of this expires some
-day) lets Redis drop claims and answers without a word, so that a request runs twice, and drop the counters of limits beside.
+What is kept is bounded by number and size, the oldest going first, whoever they are for. If Redis is full all the same, its
+policy decides. With `noeviction`, which it must have, no new claim is made: an idempotent request gets a 529 before it is begun,
+and an answer that was under way is given and not kept. Any other policy (`allkeys-*`, and `volatile-*` too, as all of this
+expires some day) lets Redis drop claims and answers without a word, so that a request runs twice, and limits' counters beside.
 """
 
 from batcher.config import IdempotencyConfig
