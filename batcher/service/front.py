@@ -24,7 +24,7 @@ from batcher.service.front_meters import FrontMeters
 from batcher.service.generation import Timing
 from batcher.service.idempotency import REPLAYED, Idempotency
 from batcher.service.limiter import Limiter, LimitReached
-from batcher.service.records import Refused, RequestLine
+from batcher.service.records import Refused, RequestLine, what_refused
 from batcher.service.request_log import RequestLog
 from batcher.service.safety.stage import SafetyStage
 from batcher.service.stores.usage_log import UsageLog
@@ -170,6 +170,8 @@ class Passage:
         assert not self.is_over
         self.is_over = True
         front, caller, timing = self.front, self.caller, self.timing
+        if error and not refused:
+            refused = what_refused(status, outcome)
         # In the order of its fields: by their names it takes seven times as long, half a microsecond of each request.
         line = RequestLine(
             front.wall_clock(),

@@ -22,21 +22,6 @@ OUTCOMES = (*Outcome, "invalid")
 ROUTES = (*Route, OTHER)
 STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
-_BY_STATUS = {
-    400: Refused.INVALID,
-    401: Refused.UNAUTHENTICATED,
-    403: Refused.FORBIDDEN,
-    408: Refused.TOO_SLOW,
-    409: Refused.IDEMPOTENCY,
-    413: Refused.TOO_LARGE,
-    422: Refused.IDEMPOTENCY,
-    429: Refused.RATE_REQUESTS,
-    529: Refused.CAPACITY,
-}
-"""Where the line does not say it itself; any other status of a refused request was invalid."""
-_REFUSALS = frozenset((Outcome.REJECTED_RATE, Outcome.REJECTED_CAPACITY, Outcome.REJECTED_SHUTDOWN, "invalid"))
-"""An expired, cancelled or failed request was let in: it is no refusal."""
-
 
 class AnswerMeters:
     """The answers of one tier by one model."""
@@ -97,8 +82,8 @@ class FrontMeters:
         outcome = line.outcome
         cell.outcomes[outcome] += 1
         cell.statuses[line.status // 100] += 1
-        if outcome in _REFUSALS:
-            cell.refusals[_refused(line)] += 1
+        if line.refused:
+            cell.refusals[Refused(line.refused)] += 1
         answers = cell.answers
         if answers is not None and not line.is_replayed:
             answers.input_tokens += line.input_tokens
@@ -114,11 +99,3 @@ class FrontMeters:
         tier = line.tier if line.tier in self.refusals else NO_TIER
         model = line.model if (tier, line.model) in self.answers else OTHER
         return self._cells[route, tier, model]
-
-
-def _refused(line: RequestLine) -> Refused:
-    if line.refused:
-        return Refused(line.refused)
-    if line.outcome == Outcome.REJECTED_SHUTDOWN:
-        return Refused.SHUTDOWN
-    return _BY_STATUS.get(line.status, Refused.INVALID)

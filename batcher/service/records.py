@@ -6,6 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from batcher import errors
+from batcher.types import Outcome
 
 
 class Route(StrEnum):
@@ -58,6 +59,29 @@ class Refused(StrEnum):
     """Whatever else nobody could accept: no such route, method or model, no sense."""
 
 
+_BY_STATUS = {
+    400: Refused.INVALID,
+    401: Refused.UNAUTHENTICATED,
+    403: Refused.FORBIDDEN,
+    408: Refused.TOO_SLOW,
+    409: Refused.IDEMPOTENCY,
+    413: Refused.TOO_LARGE,
+    422: Refused.IDEMPOTENCY,
+    429: Refused.RATE_REQUESTS,
+    529: Refused.CAPACITY,
+}
+"""Any other status of a refused request was invalid."""
+_REFUSALS = frozenset((Outcome.REJECTED_RATE, Outcome.REJECTED_CAPACITY, Outcome.REJECTED_SHUTDOWN, "invalid"))
+"""An expired, cancelled or failed request was let in: it is no refusal."""
+
+
+def what_refused(status: int, outcome: str) -> str:
+    """The Refused of a request that ended so and whose error does not say it; empty for one that was not refused."""
+    if outcome not in _REFUSALS:
+        return ""
+    return Refused.SHUTDOWN if outcome == Outcome.REJECTED_SHUTDOWN else _BY_STATUS.get(status, Refused.INVALID)
+
+
 class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One line of the request log."""
 
@@ -78,7 +102,7 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     error: str = ""
     """The wire type of the error that was told."""
     refused: str = ""
-    """A Refused, where the status alone does not tell which."""
+    """A Refused, of a request that was refused."""
     is_replayed: bool = False
     """Whether a kept answer was given again: its tokens were counted and billed when it was made."""
     is_streamed: bool = False

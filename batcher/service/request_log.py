@@ -28,7 +28,9 @@ CLOSE_S = 2.0
 
 _MAX_TAKEN = 512
 """Lines that are encoded together: a quarter of a millisecond that the loop may have to wait for the interpreter."""
-_HEAD = b'{"level":"info","event":"request",'
+_AFTER_AT = b',"request_id":"'
+"""In an encoded line this stands once, after the instant: within a text a quote has a backslash before it."""
+_HEAD = b',"level":"info","event":"request"' + _AFTER_AT
 _STDERR = 2
 
 
@@ -114,13 +116,15 @@ class RequestLog:
 
     def _encoded(self, lines: list[RequestLine]) -> bytes:
         """A line each, with its end."""
+        lines = [_rounded(line) for line in lines]
         try:
             encoded = self._encode(lines)
         except UnicodeEncodeError:
             # A lone surrogate in one of them: it is shown escaped rather than lost with all the others.
-            encoded = b"".join([json.dumps(msgspec.structs.asdict(line)).encode() + b"\n" for line in lines])
-        # No end of a line is ever within one: JSON has it escaped. So each begins where another ended.
-        return _HEAD + encoded[1:].replace(b"\n{", b"\n" + _HEAD) if encoded else b""
+            encoded = b"".join(
+                [json.dumps(msgspec.to_builtins(line), separators=(",", ":")).encode() + b"\n" for line in lines]
+            )
+        return encoded.replace(_AFTER_AT, _HEAD)
 
     def _put(self, chunk: bytes) -> bool:
         """Waits until it is written; False if it cannot ever be."""
@@ -134,6 +138,18 @@ class RequestLog:
             except OSError:
                 return False
         return True
+
+
+def _rounded(line: RequestLine) -> RequestLine:
+    """The instant to a millisecond, as of every event, and durations to a microsecond: more digits say nothing."""
+    queue_s, ttft_s = line.queue_s, line.ttft_s
+    return msgspec.structs.replace(
+        line,
+        at=round(line.at, 3),
+        e2e_s=round(line.e2e_s, 6),
+        queue_s=None if queue_s is None else round(queue_s, 6),
+        ttft_s=None if ttft_s is None else round(ttft_s, 6),
+    )
 
 
 def _chunks(encoded: bytes) -> list[bytes]:

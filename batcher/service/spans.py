@@ -22,7 +22,7 @@ from opentelemetry.trace.span import TraceState
 
 from batcher.errors import ConfigError
 from batcher.service import log
-from batcher.service.records import OTHER, RequestLine, Route
+from batcher.service.records import OTHER, Refused, RequestLine, Route
 from batcher.service.tracing import NO_PHASES, Phases, TraceContext, Tracer
 from batcher.types import Outcome
 
@@ -118,7 +118,8 @@ class SpanTracer(Tracer):
         if line.model in self._models:
             attributes["gen_ai.request.model"] = line.model
         if line.error:
-            attributes["error.type"] = line.refused or line.error
+            # Of what nobody could accept the error says more than the word for all such.
+            attributes["error.type"] = line.error if line.refused in ("", Refused.INVALID) else line.refused
         if line.ttft_s is not None:
             attributes["gen_ai.response.time_to_first_chunk"] = line.ttft_s
         return attributes

@@ -11,7 +11,7 @@ from batcher.service.admission_metrics import admission_metrics
 from batcher.service.exposition import create_registry
 from batcher.service.front_meters import FrontMeters
 from batcher.service.front_metrics import front_metrics
-from batcher.service.records import Refused, RequestLine, Route
+from batcher.service.records import Refused, RequestLine, Route, what_refused
 from batcher.types import Outcome
 from tests.service.scraping import Metrics
 
@@ -34,7 +34,8 @@ def line(**changed: object) -> RequestLine:
 
 
 def refusal(status: int, outcome: str, **changed: object) -> RequestLine:
-    return line(status=status, outcome=outcome, e2e_s=0.0001, input_tokens=0, output_tokens=0, ttft_s=None, **changed)
+    fields: dict[str, object] = {"refused": what_refused(status, outcome), **changed}
+    return line(status=status, outcome=outcome, e2e_s=0.0001, input_tokens=0, output_tokens=0, ttft_s=None, **fields)
 
 
 @pytest.fixture
@@ -144,6 +145,7 @@ def test_who_has_no_key_has_no_tier(meters: FrontMeters) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FAILED])
 def test_what_was_let_in_is_no_refusal(meters: FrontMeters, outcome: Outcome) -> None:
+    assert what_refused(529, outcome) == ""
     meters.observe(line(status=504 if outcome is Outcome.EXPIRED else 200, outcome=outcome))
     assert scraped(meters).nonzero("batcher_refusals_total") == {}
 

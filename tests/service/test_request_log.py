@@ -136,6 +136,15 @@ def test_a_line_has_the_shape_of_every_other_line(pipe: Pipe) -> None:
     }
 
 
+def test_a_line_begins_as_every_other_and_no_number_has_more_digits_than_it_knows(pipe: Pipe) -> None:
+    pipe.write(msgspec.structs.replace(LINE, at=1_700_000_000.1234567, e2e_s=0.12345678901, queue_s=2.000000049, ttft_s=1e-7))
+    (line,) = pipe.finish()
+    assert line.startswith(b'{"at":1700000000.123,"level":"info","event":"request","request_id":"req_1",')
+    assert line.count(b'"event":') == 1
+    (parsed_line,) = parsed([line])
+    assert [parsed_line[name] for name in ("e2e_s", "queue_s", "ttft_s")] == [0.123457, 2.0, 0.0]
+
+
 def test_each_line_is_written_once_and_in_order_while_others_come(pipe: Pipe) -> None:
     num = 5000
     reading = Reading(pipe.reader)
@@ -148,7 +157,9 @@ def test_each_line_is_written_once_and_in_order_while_others_come(pipe: Pipe) ->
     assert pipe.log.statistics() == RequestLogStatistics(0, num, 0, 0)
 
 
-@pytest.mark.parametrize("text", ["a\nb\r\n", '"}\n{"event":"forged"}', "\x00\x1b[31m", "\ud83d", "😀", "\u2028"])
+@pytest.mark.parametrize(
+    "text", ["a\nb\r\n", '"}\n{"event":"forged"}', 'a,"request_id":"', "\x00\x1b[31m", "\ud83d", "😀", "\u2028"]
+)
 def test_no_text_breaks_out_of_its_line(pipe: Pipe, text: str) -> None:
     pipe.write(msgspec.structs.replace(LINE, tenant=text), *numbered(2))
     lines = pipe.finish()
