@@ -57,8 +57,8 @@ class ClaimStore(Protocol):
 
     async def renew(self, scope: str, holder: str) -> None: ...
 
-    async def keep(self, scope: str, holder: str, reply: bytes) -> None:
-        """Ends the claim; the answer is kept for `keep_s`."""
+    async def keep(self, scope: str, holder: str, reply: bytes, *, tenant: str) -> None:
+        """Ends the claim; the answer is kept for `keep_s`, in the tenant's share of the room where a store has shares."""
 
     async def release(self, scope: str, holder: str) -> None:
         """Ends the claim; nothing is kept."""

@@ -63,9 +63,10 @@ class _Attempt:
     """A request that is being answered here. `task` is None when it is over: an error refers to the frames that it came by, and
     these to the attempt; a cycle would keep the request's body until the collector comes."""
 
-    __slots__ = ("body", "holder", "is_answered", "is_kept", "num_waiting", "scope", "task")
+    __slots__ = ("body", "holder", "is_answered", "is_kept", "num_waiting", "scope", "task", "tenant")
 
-    def __init__(self, scope: str, body: str) -> None:
+    def __init__(self, tenant: str, scope: str, body: str) -> None:
+        self.tenant = tenant
         self.scope = scope
         self.body = body
         self.holder = uuid4().hex
@@ -112,7 +113,7 @@ class Idempotency:
         is_first = attempt is None
         try:
             if attempt is None:
-                attempt = self._start(_Attempt(scope, body_digest), work)
+                attempt = self._start(_Attempt(tenant, scope, body_digest), work)
             return await self._wait(attempt, is_first=is_first)
         finally:
             del attempt
@@ -229,7 +230,7 @@ class Idempotency:
 
     async def _keep(self, attempt: _Attempt, reply: Reply) -> None:
         try:
-            await self._store.keep(attempt.scope, attempt.holder, _encoder.encode(reply))
+            await self._store.keep(attempt.scope, attempt.holder, _encoder.encode(reply), tenant=attempt.tenant)
         except ServiceError:
             # The answer exists and is billed: it is given, and only asking again would run it anew.
             self._num_unkept += 1

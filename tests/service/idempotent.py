@@ -73,9 +73,9 @@ class SlowStore:
         self.num_renewed += 1
         await self._turns("renew")
 
-    async def keep(self, scope: str, holder: str, reply: bytes) -> None:
+    async def keep(self, scope: str, holder: str, reply: bytes, *, tenant: str) -> None:
         await self._turns("keep")
-        await self.memory.keep(scope, holder, reply)
+        await self.memory.keep(scope, holder, reply, tenant=tenant)
         await self._turns()
 
     async def release(self, scope: str, holder: str) -> None:

@@ -160,7 +160,7 @@ async def test_an_answer_of_another_version_is_our_fault() -> None:
     work = Work(is_open=False)
     caller = bench.ask(work)
     await work.begun.wait()
-    await bench.memory.keep(scope, bench.one._attempts[scope].holder, b"\x00nonsense")
+    await bench.memory.keep(scope, bench.one._attempts[scope].holder, b"\x00nonsense", tenant="t")
     work.open.set()
     assert await caller == reply()
     with pytest.raises(ServerFault):

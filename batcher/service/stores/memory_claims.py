@@ -2,6 +2,9 @@
 
 A restart forgets all of it, so a request that was answered just before may run again; the usage log tells by its digest that it
 is one request (`UsageRecord.idempotency`). Gateways that share keys need a store that they share.
+
+Room is bounded in answers and in bytes. When it is used up the oldest answer goes, whoever it is for; but a tenant that has
+half of either makes room out of its own, so that one who floods pushes out its own answers and not everybody's.
 """
 
 import time
@@ -26,9 +29,24 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
+    tenant: str
     body: str
     reply: bytes
     expires_at: float
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.reply) + _ANSWER_OVERHEAD
+
+
+class _Share:
+    """What one tenant has: the scopes of its answers, the oldest first, and their bytes."""
+
+    __slots__ = ("num_bytes", "scopes")
+
+    def __init__(self) -> None:
+        self.scopes: OrderedDict[str, None] = OrderedDict()
+        self.num_bytes = 0
 
 
 class MemoryClaims:
@@ -36,7 +54,7 @@ class MemoryClaims:
 
     Claims do not expire: who holds one is a part of this process and ends its claim whatever happens, and a loop that stood
     still for a while must not let a second one in. Answers are in the order in which they expire, which is the order in which
-    they were kept.
+    they were kept. `_shares` has the same ones by tenant, and no tenant without any.
     """
 
     def __init__(self, config: IdempotencyConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,6 +62,7 @@ class MemoryClaims:
         self._clock = clock
         self._claims: dict[str, _Claim] = {}
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._shares: dict[str, _Share] = {}
         self._num_bytes = 0
 
     async def claim(self, scope: str, body: str, holder: str) -> Claimed | InFlight | Mismatch | Kept:
@@ -63,17 +82,22 @@ class MemoryClaims:
     async def renew(self, scope: str, holder: str) -> None:
         """Nothing: claims here do not expire."""
 
-    async def keep(self, scope: str, holder: str, reply: bytes) -> None:
+    async def keep(self, scope: str, holder: str, reply: bytes, *, tenant: str) -> None:
         claim = self._end(scope, holder)
-        num_bytes = len(reply) + _ANSWER_OVERHEAD
-        if claim is None or num_bytes > self._config.max_bytes:
+        if claim is None:
+            return
+        answer = _Answer(tenant, claim.body, reply, self._clock() + self._config.keep_s)
+        if answer.num_bytes > self._config.max_bytes:
             return
         while self._answers and (
-            len(self._answers) >= self._config.max_answers or self._num_bytes + num_bytes > self._config.max_bytes
+            len(self._answers) >= self._config.max_answers or self._num_bytes + answer.num_bytes > self._config.max_bytes
         ):
-            self._drop(next(iter(self._answers)))
-        self._answers[scope] = _Answer(claim.body, reply, self._clock() + self._config.keep_s)
-        self._num_bytes += num_bytes
+            self._drop(self._first_to_go(tenant))
+        self._answers[scope] = answer
+        self._num_bytes += answer.num_bytes
+        share = self._shares.setdefault(tenant, _Share())
+        share.scopes[scope] = None
+        share.num_bytes += answer.num_bytes
 
     async def release(self, scope: str, holder: str) -> None:
         self._end(scope, holder)
@@ -98,5 +122,20 @@ class MemoryClaims:
                 return
             self._drop(scope)
 
+    def _first_to_go(self, tenant: str) -> str:
+        """The scope of the answer that makes room for one of this tenant's."""
+        share = self._shares.get(tenant)
+        if share is not None:
+            has_half = 2 * len(share.scopes) >= self._config.max_answers or 2 * share.num_bytes >= self._config.max_bytes
+            if has_half:
+                return next(iter(share.scopes))
+        return next(iter(self._answers))
+
     def _drop(self, scope: str) -> None:
-        self._num_bytes -= len(self._answers.pop(scope).reply) + _ANSWER_OVERHEAD
+        answer = self._answers.pop(scope)
+        self._num_bytes -= answer.num_bytes
+        share = self._shares[answer.tenant]
+        del share.scopes[scope]
+        share.num_bytes -= answer.num_bytes
+        if not share.scopes:
+            del self._shares[answer.tenant]

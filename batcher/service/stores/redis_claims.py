@@ -4,8 +4,8 @@ While Redis is away no idempotent request is begun, whatever the policy for limi
 of our word that it runs once. Redis must keep what it was told when it is killed (`redis_link` says how), and its clock must be
 slewed and not set: a claim or an answer that is forgotten may run a request again.
 
-What is kept is bounded by number and size, the oldest going first, whoever they are for. If Redis is full all the same, its
-policy decides. With `noeviction`, which it must have, no new claim is made: an idempotent request gets a 529 before it is begun,
+What is kept is bounded by number and size, and the oldest goes first, whoever it is for. If Redis is full all the same, its
+policy decides. With `noeviction`, which it must have, no new claim is made: an idempotent request gets a 529 before it begins,
 and an answer that was under way is given and not kept. Any other policy (`allkeys-*`, and `volatile-*` too, as all of this
 expires some day) lets Redis drop claims and answers without a word, so that a request runs twice, and limits' counters beside.
 """
@@ -65,8 +65,8 @@ class RedisClaims:
     async def renew(self, scope: str, holder: str) -> None:
         await self._ask("renew", scope, holder, _CLAIM_MS)
 
-    async def keep(self, scope: str, holder: str, reply: bytes) -> None:
-        """A reply above MAX_REPLY_BYTES ends the claim and is not kept."""
+    async def keep(self, scope: str, holder: str, reply: bytes, *, tenant: str) -> None:
+        """A reply above MAX_REPLY_BYTES ends the claim and is not kept. Tenants have no shares here: `max_answers` is of all."""
         if len(reply) > MAX_REPLY_BYTES:
             self._num_too_large += 1
             await self.release(scope, holder)

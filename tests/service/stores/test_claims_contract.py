@@ -36,7 +36,7 @@ async def test_of_many_at_the_same_moment_one_has_the_claim(store: ClaimStore) -
 async def test_an_answer_is_kept_as_it_was(store: ClaimStore) -> None:
     await store.claim("s", "body", "a")
     await store.renew("s", "a")
-    await store.keep("s", "a", bytes(range(256)))
+    await store.keep("s", "a", bytes(range(256)), tenant="t")
     assert await store.claim("s", "body", "b") == Kept(bytes(range(256)))
     assert await store.claim("s", "another", "b") == Mismatch()
 
@@ -50,12 +50,12 @@ async def test_what_is_released_may_be_claimed_with_another_body(store: ClaimSto
 async def test_only_the_holder_ends_a_claim(store: ClaimStore) -> None:
     await store.claim("s", "body", "a")
     await store.release("s", "b")
-    await store.keep("s", "b", b"wrong")
+    await store.keep("s", "b", b"wrong", tenant="t")
     await store.renew("s", "b")
     assert await store.claim("s", "body", "c") == InFlight()
-    await store.keep("s", "a", b"right")
+    await store.keep("s", "a", b"right", tenant="t")
     await store.release("s", "a")
-    await store.keep("s", "a", b"again")
+    await store.keep("s", "a", b"again", tenant="t")
     assert await store.claim("s", "body", "c") == Kept(b"right")
     await store.release("nobody's", "a")
 
@@ -63,7 +63,7 @@ async def test_only_the_holder_ends_a_claim(store: ClaimStore) -> None:
 async def test_the_oldest_answers_go_first(store: ClaimStore) -> None:
     for scope in ("r", "s", "t"):
         await store.claim(scope, "body", "a")
-        await store.keep(scope, "a", b"answer")
+        await store.keep(scope, "a", b"answer", tenant="t")
     assert await store.claim("r", "body", "b") == Claimed()
     assert await store.claim("s", "body", "b") == Kept(b"answer")
     assert await store.claim("t", "body", "b") == Kept(b"answer")

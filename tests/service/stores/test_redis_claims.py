@@ -48,13 +48,13 @@ async def test_a_claim_ends_by_itself_unless_it_is_renewed(store: RedisClaims, b
     # Its holder died, and its time has passed.
     beside.delete("batcher:claims:of:s")
     assert await store.claim("s", "another", "b") == Claimed()
-    await store.keep("s", "a", b"too late")
+    await store.keep("s", "a", b"too late", tenant="t")
     assert await store.claim("s", "another", "c") == InFlight()
 
 
 async def test_an_answer_is_kept_for_so_long(store: RedisClaims, beside: redis.Redis) -> None:
     await store.claim("s", "body", "a")
-    await store.keep("s", "a", b"answer")
+    await store.keep("s", "a", b"answer", tenant="t")
     assert 4998 < beside.pttl("batcher:claims:of:s") / 1000 <= 5000
 
 
@@ -62,7 +62,7 @@ async def test_of_expired_answers_nothing_is_left(store: RedisClaims, beside: re
     beside.zadd("batcher:claims:kept", {f"old {i}": i for i in range(10)})
     for scope in ("s", "t"):
         await store.claim(scope, "body", "a")
-        await store.keep(scope, "a", b"answer")
+        await store.keep(scope, "a", b"answer", tenant="t")
     assert beside.zrange("batcher:claims:kept", 0, -1) == [b"s", b"t"]
 
 
@@ -72,17 +72,17 @@ async def test_a_claim_is_not_dropped_for_an_older_answer_of_its_scope(redis_ser
         await store.claim("s", "body", "a")
         beside.zadd("batcher:claims:kept", {"s": int(beside.time()[0]) - 1})
         await store.claim("t", "body", "a")
-        await store.keep("t", "a", b"answer")
+        await store.keep("t", "a", b"answer", tenant="t")
         assert await store.claim("s", "body", "b") == InFlight()
 
 
 async def test_a_reply_too_large_is_not_kept(store: RedisClaims) -> None:
     """Up to a MiB was: 100,000 answers could be 100 GB, and whoever sized Redis for 2 kB each ran it full."""
     await store.claim("s", "body", "a")
-    await store.keep("s", "a", bytes(MAX_REPLY_BYTES + 1))
+    await store.keep("s", "a", bytes(MAX_REPLY_BYTES + 1), tenant="t")
     assert store.statistics().num_too_large == 1
     assert await store.claim("s", "body", "b") == Claimed()
-    await store.keep("s", "b", bytes(MAX_REPLY_BYTES))
+    await store.keep("s", "b", bytes(MAX_REPLY_BYTES), tenant="t")
     assert await store.claim("s", "body", "c") == Kept(bytes(MAX_REPLY_BYTES))
 
 
@@ -97,14 +97,14 @@ async def test_claims_and_answers_survive_a_crash_and_nothing_is_claimed_meanwhi
 ) -> None:
     await store.claim("s", "body", "a")
     await store.claim("t", "body", "a")
-    await store.keep("t", "a", b"answer")
+    await store.keep("t", "a", b"answer", tenant="t")
     redis_server.kill()
     for _ in range(3):
         with pytest.raises(Overloaded) as refused:
             await store.claim("u", "body", "a")
         assert (refused.value.retry_after_s, refused.value.refused) == (1, "claims_away")
     # What ends a claim waits for Redis to come back, for a while.
-    keeping = asyncio.create_task(store.keep("s", "a", b"late"))
+    keeping = asyncio.create_task(store.keep("s", "a", b"late", tenant="t"))
     await asyncio.get_running_loop().run_in_executor(None, redis_server.start)
     await keeping
     assert await store.claim("s", "body", "b") == Kept(b"late")
@@ -116,14 +116,14 @@ async def test_a_keep_that_cannot_be_kept_says_so(redis_server: RedisServer) -> 
         await store.claim("s", "body", "a")
         redis_server.kill()
         with pytest.raises(Overloaded):
-            await store.keep("s", "a", b"answer")
+            await store.keep("s", "a", b"answer", tenant="t")
     redis_server.start()
 
 
 async def test_in_a_full_redis_nothing_is_begun_and_what_was_kept_is_given(store: RedisClaims, beside: redis.Redis) -> None:
     """With the policy that it must have. `release` needs no memory, and so the request may be asked elsewhere."""
     await store.claim("kept", "body", "a")
-    await store.keep("kept", "a", b"answer")
+    await store.keep("kept", "a", b"answer", tenant="t")
     await store.claim("claimed", "body", "a")
     await store.claim("released", "body", "a")
     limits = {name: beside.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
@@ -133,11 +133,11 @@ async def test_in_a_full_redis_nothing_is_begun_and_what_was_kept_is_given(store
         with pytest.raises(Overloaded):
             await store.claim("new", "body", "a")
         with pytest.raises(Overloaded):
-            await store.keep("claimed", "a", b"answer")
+            await store.keep("claimed", "a", b"answer", tenant="t")
         await store.release("released", "a")
         assert await store.claim("kept", "body", "b") == Kept(b"answer")
         assert await store.claim("claimed", "body", "b") == InFlight()
     finally:
         for name, value in limits.items():
-            beside.config_set(name, value)
+            beside.config_set(name, value or "")
     assert await store.claim("released", "body", "b") == Claimed()
