@@ -18,7 +18,7 @@ from batcher.config.choices import (
     TokenEstimate,
 )
 from batcher.config.dispatch import MAX_WORKERS, DispatchConfig
-from batcher.config.front import MAX_KEEP_S, IdempotencyConfig, LimitsConfig, SafetyConfig, UsageConfig
+from batcher.config.front import MAX_KEEP_S, IdempotencyConfig, LimitsConfig, SafetyConfig, UsageConfig, without_password
 from batcher.config.http import HttpConfig
 from batcher.config.replica import MAX_BLOCKS, MIN_BLOCKS, ReplicaConfig
 from batcher.config.tiers import DEFAULT_TIERS, NO_LIMIT, KeyConfig, RateLimit, TierConfig, check_keys, check_tiers
@@ -53,4 +53,5 @@ __all__ = [
     "UsageConfig",
     "check_keys",
     "check_tiers",
+    "without_password",
 ]

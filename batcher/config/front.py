@@ -14,6 +14,12 @@ MAX_KEEP_S = 86_400.0
 promised for longer could be billed twice after a crash."""
 
 
+def without_password(url: str) -> str:
+    """The address as a log may show it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def _require_redis(url: str | None, timeout_s: float) -> None:
     if url is not None:
         parts = urlsplit(url)

@@ -4,8 +4,6 @@ Flat, since a flag, a variable and a key of the file are one name (`--max-batch-
 `max_batch_size`); components get the slices of `batcher.config`.
 """
 
-from urllib.parse import urlsplit
-
 import msgspec
 
 from batcher.config import (
@@ -25,6 +23,7 @@ from batcher.config import (
     TierConfig,
     check_keys,
     check_tiers,
+    without_password,
 )
 from batcher.errors import ConfigError
 from batcher.settings.front import FrontSettings
@@ -171,7 +170,7 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
         policy = replica_policy(self.policy) if self.mode is Mode.CONTINUOUS else batch_policy(self.policy)
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         values |= {"policy": policy, "max_waiting": self._max_waiting, "tiers": self.tiers_in_force}
-        values["redis"] = None if self.redis is None else _without_password(self.redis)
+        values["redis"] = None if self.redis is None else without_password(self.redis)
         hidden = {"keys", *(name for name, _ in foreign(self.mode, self.backend, self.model))}
         return {name: value for name, value in values.items() if name not in hidden and value is not None}
 
@@ -267,8 +266,3 @@ class Settings(FrontSettings, frozen=True, forbid_unknown_fields=True, kw_only=T
             "die_rate": self.simulated_die_rate,
             "seed": self.simulated_seed,
         }
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -36,7 +36,9 @@ class RedisClaims:
         self._max_answers = config.max_answers
         self._num_too_large = 0
         self._keep_ms = int(config.keep_s * 1000)
-        self._link = RedisLink(config.redis_url, timeout_s=config.redis_timeout_s, max_connections=_MAX_CONNECTIONS)
+        self._link = RedisLink(
+            config.redis_url, store="claims", timeout_s=config.redis_timeout_s, max_connections=_MAX_CONNECTIONS
+        )
 
     async def start(self) -> None:
         """Returns once Redis has answered, or has failed to within the time limit."""

@@ -69,7 +69,7 @@ class RedisLimits:
         assert config.redis_url is not None, "limits in Redis without its address"
         self._clock = clock
         self._timeout_s = config.redis_timeout_s
-        self._link = RedisLink(config.redis_url, timeout_s=config.redis_timeout_s, max_connections=2)
+        self._link = RedisLink(config.redis_url, store="limits", timeout_s=config.redis_timeout_s, max_connections=2)
         is_open = config.on_redis_failure is OnFailure.OPEN
         self._alone = Limits(max_subjects=config.max_keys, now=clock()) if is_open else None
         self._leases = Leases() if config.mode is LimitMode.LEASE else None

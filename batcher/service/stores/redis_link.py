@@ -19,6 +19,7 @@ from functools import partial
 from hashlib import sha1
 from importlib.resources import files
 
+from batcher.config import without_password
 from batcher.errors import ConfigError
 from batcher.service import log
 
@@ -62,13 +63,15 @@ class RedisLink:
     connections that nobody uses, the last used last; `_connect` makes one.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, max_connections: int) -> None:
-        """Raises ConfigError for an address that is none."""
+    def __init__(self, url: str, *, store: str, timeout_s: float, max_connections: int) -> None:
+        """`store` is what it is used for, in the log. Raises ConfigError for an address that is none."""
         self.is_away = True
         self.back = asyncio.Event()
         self._lost = asyncio.Event()
         self.num_losses = 0
         self._timeout_s = timeout_s
+        self._store = store
+        self._address = without_password(url)
         try:
             # The one time limit is ours, over connecting, sending and receiving together.
             pool = ConnectionPool.from_url(
@@ -165,7 +168,7 @@ class RedisLink:
             self.is_away = False
             self.back.set()
             self._lost.clear()
-            log.event("redis_connected")
+            log.event("redis_connected", store=self._store, redis=self._address)
 
     async def _lose(self, error: BaseException) -> None:
         if not self.is_away or self.num_losses == 0:
@@ -174,7 +177,7 @@ class RedisLink:
             self._lost.set()
             self.num_losses += 1
             # The kind alone: the text may repeat the address with its password.
-            log.error("redis_away", fault=type(error).__name__)
+            log.error("redis_away", store=self._store, redis=self._address, fault=type(error).__name__)
         await self._drop_idle()
 
     async def _drop_idle(self) -> None:
@@ -185,4 +188,4 @@ class RedisLink:
         now = asyncio.get_running_loop().time()
         if now >= self._complain_at:
             self._complain_at = now + _COMPLAINT_S
-            log.error("redis_refused", fault=str(error)[:200])
+            log.error("redis_refused", store=self._store, redis=self._address, fault=str(error)[:200])

@@ -23,7 +23,7 @@ def test_without_the_package_the_setting_says_what_is_missing(monkeypatch: pytes
 
 def test_an_address_that_is_none_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as refused:
-        RedisLink("redis://:hunter2@localhost:99999999/0", timeout_s=1.0, max_connections=1)
+        RedisLink("redis://:hunter2@localhost:99999999/0", store="limits", timeout_s=1.0, max_connections=1)
     assert "hunter2" not in str(refused.value)
 
 
@@ -32,7 +32,7 @@ async def test_it_says_once_that_it_is_away_and_once_that_it_is_back(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis_server.kill()
-    link = RedisLink(redis_server.url.replace("//", "//:hunter2@"), timeout_s=0.5, max_connections=2)
+    link = RedisLink(redis_server.url.replace("//", "//:hunter2@"), store="limits", timeout_s=0.5, max_connections=2)
     with caplog.at_level(logging.INFO, logger="batcher"):
         await link.start()
         for _ in range(3):
@@ -40,7 +40,7 @@ async def test_it_says_once_that_it_is_away_and_once_that_it_is_back(
                 await link.run(SCRIPT, "release", "s", "a")
         await start_again(redis_server)
         await link.close()
-        link = RedisLink(redis_server.url, timeout_s=0.5, max_connections=2)
+        link = RedisLink(redis_server.url, store="claims", timeout_s=0.5, max_connections=2)
         await link.start()
         assert await link.run(SCRIPT, "release", "s", "a") == [b"not_held"]
         redis_server.restart()
@@ -51,4 +51,7 @@ async def test_it_says_once_that_it_is_away_and_once_that_it_is_back(
         await link.close()
     events = [record.getMessage() for record in caplog.records]
     assert events == ["redis_away", "redis_connected", "redis_away", "redis_connected"]
+    fields = [vars(record)["fields"] for record in caplog.records]
+    assert [told["store"] for told in fields] == ["limits", "claims", "claims", "claims"]
+    assert {told["redis"] for told in fields} == {redis_server.url}
     assert "hunter2" not in caplog.text

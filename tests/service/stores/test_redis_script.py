@@ -39,8 +39,8 @@ class Store:
         verdict = answer.verdicts[0]
         return reservation(ask, verdict, answer) if is_admitted(verdict) else refusal(ask, verdict, answer)
 
-    def pass_s(self, seconds: int) -> None:
-        self.beside.hincrby(CLOCK, "lag", seconds)
+    def pass_s(self, seconds: float) -> None:
+        self.beside.hincrby(CLOCK, "lag", round(seconds * 1e6))
 
     def held(self, subject: Subject) -> dict[str, int]:
         fields = self.beside.hgetall(f"batcher:limits:of:{subject.name}")
@@ -55,7 +55,7 @@ def beside(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 async def store(redis_server: RedisServer, beside: redis.Redis) -> AsyncIterator[Store]:
-    link = RedisLink(redis_server.url, timeout_s=5.0, max_connections=1)
+    link = RedisLink(redis_server.url, store="limits", timeout_s=5.0, max_connections=1)
     await link.start()
     yield Store(link, beside)
     await link.close()
@@ -64,23 +64,51 @@ async def store(redis_server: RedisServer, beside: redis.Redis) -> AsyncIterator
 ANN = Subject("key:ann", RateLimit(3, None))
 
 
-async def test_a_second_counts_until_all_of_it_is_a_minute_old(store: Store) -> None:
-    first = await store.reserve(ANN)
-    assert isinstance(first, Reservation)
-    refused: Reservation | LimitRefusal = first
-    while isinstance(refused, Reservation):
-        refused = await store.reserve(ANN)
-    # The first is free again at the begin of its second and 61.
-    now = first.at + 61 - refused.retry_after_s
-    assert now - first.at < 2.0
-    store.pass_s(first.at + 60 - int(now))
-    still = await store.reserve(ANN)
-    if isinstance(still, Reservation):  # A second began in between.
-        assert still.at == first.at + 61
-    else:
-        assert still.retry_after_s <= 1.0
-        store.pass_s(1)
-        assert isinstance(await store.reserve(ANN), Reservation)
+@pytest.mark.parametrize("phase", [0.0, 0.3, 0.999])
+async def test_who_was_alone_is_free_again_after_a_minute(store: Store, phase: float) -> None:
+    """A minute from the very charge, wherever in its second that was; and not before."""
+    now_s = (await store.call()).now_us / 1e6
+    store.pass_s(1.0 - now_s % 1.0 + phase)
+    one = Subject("key:one", RateLimit(1, None))
+    answer = await store.call(ask=Ask((one,), 0, lambda verdict: None, 0.0, is_first_shown=True))
+    charged_us = answer.now_us
+    assert is_admitted(answer.verdicts[0])
+
+    told = await store.reserve(one)
+    assert isinstance(told, LimitRefusal)
+    assert 50.0 < told.retry_after_s <= 60.0
+    # What the machine takes until the call passes as well.
+    store.pass_s(told.retry_after_s - 0.2)
+    for _ in range(1000):
+        answer = await store.call(ask=Ask((one,), 0, lambda verdict: None, 0.0, is_first_shown=True))
+        assert is_admitted(answer.verdicts[0]) == (answer.now_us >= charged_us + 60 * 10**6)
+        if is_admitted(answer.verdicts[0]):
+            return
+        # It is told what is left, to the microsecond.
+        assert answer.verdicts[0][2] == charged_us + 60 * 10**6
+        store.pass_s(0.01)
+    pytest.fail("it never came in")
+
+
+async def test_a_second_counts_until_its_last_charge_is_a_minute_old(store: Store) -> None:
+    """Three in one second, half of a second apart from the first to the last; the second of them is given back."""
+    ask = Ask((ANN,), 0, lambda verdict: None, 0.0, is_first_shown=True)
+    store.pass_s(1.0 - (await store.call()).now_us / 1e6 % 1.0)
+    first = await store.call(ask=ask)
+    store.pass_s(0.5)
+    second = await store.call(ask=ask)
+    await store.call(((ANN.name, second.epoch, second.second), (-1, 0, 0)))
+    assert first.second == second.second
+    held = store.held(ANN)
+    assert (held["requests"], held["last"], held[f"l{second.second}"]) == (1, second.now_us, second.now_us)
+
+    store.pass_s(59.6)
+    late = await store.call(ask=ask)
+    assert first.now_us + 60 * 10**6 < late.now_us < second.now_us + 60 * 10**6, "a slow machine"
+    assert store.held(ANN)["requests"] == 2
+    store.pass_s(0.4)
+    await store.call(ask=ask)
+    assert store.held(ANN)["requests"] == 2, "the first is gone with what was given back"
 
 
 async def test_what_is_old_is_subtracted_once_whatever_the_verdict(store: Store) -> None:
@@ -102,17 +130,30 @@ async def test_a_clock_that_goes_back_stops_nothing_and_gives_nothing_away(store
     """CASES B34, as if the wall clock of Redis had been an hour ahead until now."""
     first = await store.reserve(ANN)
     assert isinstance(first, Reservation)
-    beside.hincrby(CLOCK, "wall", 3600)
-    beside.hincrby(CLOCK, "lag", -3600)
+    beside.hincrby(CLOCK, "wall", 3600 * 10**6)
+    beside.hincrby(CLOCK, "lag", -3600 * 10**6)
     second = await store.reserve(ANN)
     assert isinstance(second, Reservation)
-    assert 0 <= second.at - first.at <= 2
+    assert 0 <= second.at - first.at <= 2, "an hour that was lost is added"
     await store.reserve(ANN)
     refused = await store.reserve(ANN)
     assert isinstance(refused, LimitRefusal)
-    assert 0 < refused.retry_after_s <= 61.0
-    store.pass_s(62)
+    assert 0 < refused.retry_after_s <= 60.0
+    store.pass_s(60)
     assert isinstance(await store.reserve(ANN), Reservation), "time goes on"
+
+
+async def test_a_clock_that_goes_back_by_a_little_gives_nothing_away(store: Store, beside: redis.Redis) -> None:
+    """By less than a second, which must not count as one: a minute would be one of 59 seconds and a part."""
+    ask = Ask((ANN,), 0, lambda verdict: None, 0.0, is_first_shown=True)
+    for _ in range(3):
+        before = await store.call(ask=ask)
+        beside.hincrby(CLOCK, "wall", 300_000)
+        beside.hincrby(CLOCK, "lag", -300_000)
+        after = await store.call()
+        # It stands where it stood, and then goes on.
+        assert before.now_us <= after.now_us < before.now_us + 200_000
+        assert after.now_us < (await store.call()).now_us
 
 
 async def test_what_was_forgotten_is_not_given_back(store: Store, beside: redis.Redis) -> None:
@@ -158,7 +199,7 @@ async def test_what_is_owed_late_is_charged_to_the_second_in_which_it_is_known(s
 
 async def test_a_subject_goes_by_itself(store: Store, beside: redis.Redis) -> None:
     await store.reserve(ANN)
-    assert 61 < beside.pttl(f"batcher:limits:of:{ANN.name}") / 1000 <= 70
+    assert 60 < beside.pttl(f"batcher:limits:of:{ANN.name}") / 1000 <= 70
 
 
 async def test_a_slice_is_what_there_is_room_for_or_nothing(store: Store) -> None:
@@ -183,15 +224,16 @@ async def test_it_counts_as_the_memory_does(store: Store, seed: int) -> None:
     subjects = [Subject(name, limit) for name, limit in names]
     first = await store.reserve(subjects[0])
     assert isinstance(first, Reservation)
-    model = Limits(max_subjects=10, now=first.at)
-    of_model = model.reserve((subjects[0],), 0, now=first.at)
+    charged_at = store.held(subjects[0])["last"] / 1e6
+    model = Limits(max_subjects=10, now=charged_at)
+    of_model = model.reserve((subjects[0],), 0, now=charged_at)
     assert isinstance(of_model, Reservation)
     is_open = [(first, of_model)]
     num_refused = 0
     for _ in range(400):
         match rng.randrange(4):
             case 0:
-                store.pass_s(rng.choice([0, 1, 1, 7, 30, 61] if rng.random() < 0.3 else [0, 1]))
+                store.pass_s(rng.choice([0, 1, 1, 7, 30, 59.7, 60] if rng.random() < 0.3 else [0, 0.1, 0.4, 1]))
             case 1 if is_open:
                 given, of_model = is_open.pop(rng.randrange(len(is_open)))
                 is_served, tokens = rng.random() < 0.5, rng.randrange(120)
@@ -199,24 +241,26 @@ async def test_it_counts_as_the_memory_does(store: Store, seed: int) -> None:
                 difference = (0, min(more, 0), max(more, 0)) if is_served else (-1, -given.tokens, 0)
                 answer = await store.call(*[((each.name, given.epoch, given.at), difference) for each in given.subjects])
                 if is_served:
-                    model.settle(of_model, tokens, now=answer.second)
+                    model.settle(of_model, tokens, now=answer.now_us / 1e6)
                 else:
-                    model.give_back(of_model, now=answer.second)
+                    model.give_back(of_model, now=answer.now_us / 1e6)
             case _:
                 asked = tuple(rng.sample(subjects, rng.randrange(1, 4)))
                 ask = Ask(asked, rng.randrange(100), lambda verdict: None, 0.0, is_first_shown=True)
                 answer = await store.call(ask=ask)
-                expected = model.reserve(asked, ask.tokens, now=answer.now)
+                expected = model.reserve(asked, ask.tokens, now=answer.now_us / 1e6)
                 if isinstance(expected, Reservation):
                     got = reservation(ask, answer.verdicts[0], answer)
                     assert (got.at, got.standing.requests_remaining) == (expected.at, expected.standing.requests_remaining)
                     assert got.standing.tokens_remaining == expected.standing.tokens_remaining
+                    assert 0.0 <= expected.standing.requests_reset_s <= got.standing.requests_reset_s <= 60.0
                     is_open.append((got, expected))
                 else:
                     num_refused += 1
                     refused = refusal(ask, answer.verdicts[0], answer)
                     assert (refused.subject, refused.is_tokens) == (expected.subject, expected.is_tokens)
-                    assert refused.retry_after_s == pytest.approx(expected.retry_after_s)
+                    assert refused.retry_after_s == pytest.approx(expected.retry_after_s, abs=1e-5)
+                    assert refused.retry_after_s <= 60.0
         for subject in subjects:
             held = store.held(subject)
             assert held.get("requests", 0) == sum(
@@ -224,5 +268,5 @@ async def test_it_counts_as_the_memory_does(store: Store, seed: int) -> None:
             )
             assert held.get("tokens", 0) == sum(count for name, count in held.items() if name[1:].isdigit() and name[0] == "t")
             assert min(held.values(), default=0) >= 0
-            assert len(held) <= 4 + 2 * 61
+            assert len(held) <= 4 + 3 * 61
     assert 40 < num_refused < 250
