@@ -115,6 +115,8 @@ class Expected:
         return ExpectedStatistics(len(self._lengths))
 
     def check(self) -> None:
+        """O(pairs). For tests: an estimate that is wrong in a running service is put right by what each answer turns out to
+        cost, and nothing is to be done about it there."""
         assert len(self._lengths) <= self._max_pairs
         assert all(pair.num_seen >= 1 and pair.mean >= 0.0 <= pair.deviation for pair in self._lengths.values())
 
