@@ -68,7 +68,7 @@ class RedisClaims:
         await self._ask("renew", scope, holder, _CLAIM_MS)
 
     async def keep(self, scope: str, holder: str, reply: bytes, *, tenant: str) -> None:
-        """A reply above MAX_REPLY_BYTES ends the claim and is not kept. There are no shares: `max_answers` is of all tenants."""
+        """A reply above MAX_REPLY_BYTES ends the claim and is not kept. Tenants have no shares: `max_answers` is for all."""
         if len(reply) > MAX_REPLY_BYTES:
             self._num_too_large += 1
             await self.release(scope, holder)
