@@ -14,7 +14,7 @@ leaves the reserve on top of what they use: when they want it, they do not take 
 """
 
 from collections.abc import Mapping
-from math import ceil, inf, isinf
+from math import ceil, inf, isinf, sqrt
 
 import msgspec
 
@@ -29,6 +29,14 @@ from batcher.types import Outcome
 PROMISED_BUDGET = 1.25
 """What who redeems a promise may wait for, in budgets, and a batch on top: estimates tremble, and the queue that fresh arrivals
 left is as long as their budget."""
+
+
+UNPROMISED_SPREAD_S = 4.0
+"""Over how long, and the time to drain the queue again, those are spread who are refused without a promise."""
+
+
+_GOLDEN = (sqrt(5.0) - 1.0) / 2.0
+"""Its multiples, less their whole parts, fill an interval as evenly as any number's, however many there are."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -154,7 +162,10 @@ class Gate:
         else:
             left = min(capacity_rate, sure_rate) * (1.0 - state.reserved_share) - higher_rate
             rate = max(left, 0.0) / work
-            retry_after_s = promises.make(key, rate=rate, at_least_s=_seconds(wait_s - limit_s), now=now)
+            drained_s = _seconds(wait_s - limit_s)
+            retry_after_s = promises.make(key, rate=rate, at_least_s=drained_s, now=now)
+            if retry_after_s is None:
+                retry_after_s = _spread(drained_s, promises.counts.num_unpromised)
             message = f"the estimated wait of {wait_s:.3f} s is over the budget of {limit_s:g} s"
             error = Overloaded(message, retry_after_s=retry_after_s, refused=SHED if is_shed else "")
         return Refusal(Outcome.REJECTED_CAPACITY, error)
@@ -210,6 +221,13 @@ class Gate:
         for state in self._tiers.values():
             state.throttle.check()
             state.promises.check()
+
+
+def _spread(drained_s: int, number: int) -> int:
+    """When to come back without a promise: a guess, for a burst that ends. The longest time would keep callers away from a
+    server that has been idle for most of it, and one time for all would bring them back together."""
+    part = number * _GOLDEN % 1.0
+    return min(drained_s + int(part * (drained_s + UNPROMISED_SPREAD_S)), MAX_RETRY_AFTER_S)
 
 
 def _seconds(excess_s: float) -> int:

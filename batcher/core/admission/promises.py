@@ -57,7 +57,7 @@ class PromiseCounts(msgspec.Struct):
     num_expired: int = 0
     """Never redeemed."""
     num_unpromised: int = 0
-    """Refused and sent away for the longest time, without a promise: the book was full."""
+    """Refused without a promise: the book was full, or higher tiers leave nothing."""
     late_counts: list[int] = msgspec.field(default_factory=lambda: [0] * len(LATE_BOUNDS_S))
     """Of those kept, by LATE_BOUNDS_S."""
     late_sum_s: float = 0.0
@@ -113,17 +113,21 @@ class Promises:
                 self.counts.late_counts[index] += 1
                 break
 
-    def make(self, key: str, *, rate: float, at_least_s: int, now: float) -> int:
+    def make(self, key: str, *, rate: float, at_least_s: int, now: float) -> int | None:
         """Promises the first room from `at_least_s` seconds on, where `rate` requests a second fit, and returns in how many
-        whole seconds that is; MAX_RETRY_AFTER_S, and nothing is promised, if there is none by then.
+        whole seconds that is; MAX_RETRY_AFTER_S, and nothing is promised, if there is none by then. None, and nothing is
+        promised, if nothing is left to promise: when there will be room is then the higher tiers' business.
 
         A key may hold as many promises as still fit into the book, so that one alone fills half of it (as in
         `core.dispatch.tiers`).
         """
         self._expire(now=now)
         room = rate * PROMISED_SHARE / _SLOTS_PER_S
+        if room <= 0.0:
+            self.counts.num_unpromised += 1
+            return None
         due = self._due.get(key)
-        if room > 0.0 and (len(due) if due is not None else 0) < MAX_PROMISES - self.num_open:
+        if (len(due) if due is not None else 0) < MAX_PROMISES - self.num_open:
             slot = self._find(room, at_least_s, now=now)
             if slot is not None:
                 return self._enter(key, slot, now=now)

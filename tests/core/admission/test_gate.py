@@ -274,7 +274,9 @@ def test_what_higher_tiers_use_is_not_promised() -> None:
     for number in range(4000):
         gate.admit("paid", work_ahead=0, capacity_rate=1000.0, now=1.0 + number / 1000.0)
     told = [retry_after_s(ask(gate, f"key {number}", 210, now=5.0)) for number in range(5)]
-    assert told == [60] * 5
+    # Without a promise it is a guess, and another one for each: they were told a minute, and then the server was idle.
+    assert len(set(told)) > 1
+    assert all(drained <= retry_after <= 2 * drained + 4 for drained in [min(told)] for retry_after in told)
     assert gate.statistics(now=5.0)[1].promises.num_made == 0
 
 

@@ -13,7 +13,7 @@ RATE = 80.0
 """Of which 2 fit into a slot of 50 ms, half of it promised."""
 
 
-def make(book: Promises, *keys: str, now: float, rate: float = RATE, at_least_s: int = 1) -> list[int]:
+def make(book: Promises, *keys: str, now: float, rate: float = RATE, at_least_s: int = 1) -> list[int | None]:
     return [book.make(key, rate=rate, at_least_s=at_least_s, now=now) for key in keys]
 
 
@@ -76,7 +76,8 @@ def test_without_room_within_a_minute_nothing_is_promised() -> None:
     assert told == [second for second in range(1, 61) for _ in range(2)] + [60] * 10
     assert book.num_open == 120
     assert book.counts.num_unpromised == 10
-    assert make(book, "x", now=10.0, rate=0.0) == [60]
+    assert make(book, "x", now=10.0, rate=0.0) == [None]
+    assert book.counts.num_unpromised == 11
     assert book.num_open == 120
 
 
@@ -97,6 +98,7 @@ def test_no_more_is_promised_for_any_stretch_of_time_than_its_share(rate: float)
         now += rng.expovariate(rate)
         made = book.counts.num_made
         seconds = book.make(f"key {number}", rate=rate, at_least_s=1, now=now)
+        assert seconds is not None
         if book.counts.num_made > made:
             due_at.append(now + seconds)
     due_at.sort()
@@ -161,6 +163,7 @@ def test_every_promise_has_one_end(data: st.DataObject) -> None:
             continue
         made = book.counts.num_made
         seconds = book.make(key, rate=data.draw(st.sampled_from((0.1, 5.0, 80.0, 1e4))), at_least_s=1, now=now)
+        assert seconds is not None
         assert 1 <= seconds <= 60
         if book.counts.num_made > made:
             model.append((key, now + seconds))
