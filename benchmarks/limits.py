@@ -4,8 +4,8 @@ Several gateway processes, 100 keys and a tier, random load far above the limits
 started again on what it had written. Each admission is logged with the instants of its call and its verdict, by the machine's
 one monotonic clock, and with the second at which it was charged; then the log is held against the limits:
 
-- shared: at most the limit in any 61 seconds of the store's clock, which have every sliding minute in them, and in every
-  sliding minute of the machine's clock: exactly.
+- shared: at most the limit in any 60 seconds in a row of the store's clock and in every sliding minute of the machine's clock,
+  by the instants between which each admission happened: exactly.
 - lease: at most the limit and gateways x max(1, limit // 60) in every sliding minute of the machine's clock.
 - what was let in and not given back is counted by Redis in the end: nothing was forgotten.
 

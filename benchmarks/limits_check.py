@@ -37,8 +37,8 @@ def by_subject(admissions: Iterable[Admission], subjects: Sequence[tuple[Subject
 
 
 def fullest_by_second(subject: Subject, admissions: Sequence[Admission]) -> list[Worst]:
-    """By the second at which each was charged. Over 61 seconds in a row: no sliding minute has a part in more, so a limit that
-    holds here holds in every sliding minute of the store's clock, exactly."""
+    """By the second at which each was charged, over 60 of them in a row: these are a sliding minute of the store's clock, and
+    that it is kept in those that begin within a second, instants have to show."""
     requests, tokens = Counter[int](), Counter[int]()
     for admission in admissions:
         requests[admission.at] += admission.requests
@@ -46,7 +46,7 @@ def fullest_by_second(subject: Subject, admissions: Sequence[Admission]) -> list
     worst = []
     for counts, limit in _limited(subject, requests, tokens):
         seconds = range(min(counts, default=0), max(counts, default=-1) + 1)
-        sums = (sum(counts[other] for other in range(second - WINDOW_S, second + 1)) for second in seconds)
+        sums = (sum(counts[other] for other in range(second - WINDOW_S + 1, second + 1)) for second in seconds)
         worst.append(Worst(subject.name, max(sums, default=0), limit))
     return worst
 

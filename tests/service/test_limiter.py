@@ -7,7 +7,7 @@ from batcher.config import DEFAULT_TIERS, LimitsConfig, RateLimit
 from batcher.core.admission.reservation import Reservation, StoreAway, Subject
 from batcher.errors import InvalidRequest, Overloaded, RateLimited
 from batcher.service.auth import Caller
-from batcher.service.limiter import Admitted, Judgement, Limiter, LimiterStatistics, LimitKind, LimitsAway
+from batcher.service.limiter import Admitted, Judgement, Limiter, LimiterStatistics, LimitKind, LimitReached, LimitsAway
 from tests.service.limited import ANN, BOB, TIERS, Clock, SilentStore, a_limiter, admitted, ask, num_refused, refused
 
 
@@ -76,7 +76,7 @@ def test_the_key_s_limit_refuses_in_words_and_numbers(clock: Clock) -> None:
     clock.now += 20.0
     by_requests = refused(ask(limiter, ANN))
     assert by_requests.message == "this key's limit of 2 requests per minute has no room for this request now"
-    assert by_requests.retry_after_s == 41
+    assert by_requests.retry_after_s == 40
 
     assert num_refused(limiter) == {("paid", LimitKind.KEY_TOKENS): 1, ("paid", LimitKind.KEY_REQUESTS): 1}
 
@@ -151,8 +151,52 @@ def test_a_peek_refuses_before_the_body_is_read(clock: Clock) -> None:
 
     assert refused(limiter.peek(ANN)).message == "this key's limit of 100 tokens per minute has no room for this request now"
     assert num_refused(limiter) == {("paid", LimitKind.KEY_TOKENS): 1}
-    clock.now += 61.0
+    clock.now += 60.0
     assert limiter.peek(ANN) is None
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.001, 0.1, 0.25, 0.3, 0.5, 0.75, 0.9, 0.999])
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.4, 0.75, 1.0, 7.7, 58.9, 59.25, 59.999])
+def test_who_comes_back_after_retry_after_is_let_in(clock: Clock, phase: float, pause_s: float) -> None:
+    """A key of one request a minute was told 60 and was refused again after them, as its second had not ended yet."""
+    clock.now += phase
+    limiter, one = a_limiter(clock), Caller("o", "paid", "key_one", RateLimit(1))
+    admitted(ask(limiter, one))
+    let_in_at = clock.now + 60.0
+
+    clock.now += pause_s
+    told = refused(ask(limiter, one))
+    assert told.retry_after_s is not None
+    assert 1 <= told.retry_after_s <= 60
+    assert told.standing is not None
+    assert 0.0 < told.standing.requests_reset_s <= 60.0
+    # Not a second more than it takes: it is rounded up, and to nothing else.
+    assert clock.now + told.retry_after_s - let_in_at < 1.001
+
+    clock.now += told.retry_after_s
+    again = admitted(ask(limiter, one))
+    assert again.standing is not None
+    assert again.standing.requests_reset_s <= 60.0
+    assert refused(ask(limiter, one)).retry_after_s == 60
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.1, 0.375, 0.8])
+def test_who_waits_for_several_of_his_requests_to_leave_is_let_in_then(clock: Clock, phase: float) -> None:
+    """Uneven asks, within seconds and over them; what is charged early in a second leaves with what was charged late in it."""
+    clock.now += phase
+    limiter, five = a_limiter(clock), Caller("f", "paid", "key_five", RateLimit(5, 100))
+    told = []
+    for pause_s in [0.0, 0.3, 0.3, 2.5, 11.1, 0.2, 0.2, 33.3, 0.7, 0.1] * 3:
+        clock.now += pause_s
+        judgement = ask(limiter, five, 10, 15)
+        if isinstance(judgement, LimitReached):
+            assert judgement.retry_after_s is not None
+            told.append(judgement.retry_after_s)
+            clock.now += judgement.retry_after_s
+            judgement = ask(limiter, five, 10, 15)
+        admitted(judgement)
+    assert len(told) > 3
+    assert all(1 <= seconds <= 60 for seconds in told)
 
 
 def test_a_key_whose_limit_was_changed_has_the_new_one(clock: Clock) -> None:

@@ -2,8 +2,9 @@
 
 A subject that is asked for often costs one trip to the store for each slice instead of one for each request. A slice is charged
 in the store when it is taken, so what all gateways have taken never exceeds a limit in any sliding minute; but what was taken
-just before a minute may be spent in it. A gateway has one slice of a subject at a time, asks for the next only after the last
-one has ended, and a slice ends LEASE_S after it was asked for. So, with g gateways, a sliding minute may hold at most
+just before a minute may be spent in it: the store counts a slice for WINDOW_S from when it was taken, and it is spent up to
+LEASE_S later. A gateway has one slice of a subject at a time, asks for the next only after the last one has ended, and a slice
+ends LEASE_S after it was asked for. So, with g gateways, a sliding minute may hold at most
 
     g * max(1, limit // SLICES)
 
@@ -16,8 +17,7 @@ from collections.abc import Iterable
 import msgspec
 
 from batcher.config import RateLimit
-from batcher.core.admission.reservation import Reservation, Standing, Subject
-from batcher.core.admission.window import COUNTED_S
+from batcher.core.admission.reservation import WINDOW_S, Reservation, Standing, Subject
 
 LEASE_S = 1.0
 """How long a slice may be spent."""
@@ -92,7 +92,7 @@ class Leases:
         """Charges one request and `tokens` to slices of all subjects; None if one of them has no slice with room for it.
 
         The reservation's second is that of the oldest slice. What is given back to an older second than it was charged to
-        stays counted for longer, never shorter: every minute that ends now and holds the older one holds the newer one, too.
+        stays counted for longer, never shorter: the older one counts no longer than the newer one does.
         """
         if now >= self._period_ends_at:
             is_next = now < self._period_ends_at + LEASE_S
@@ -160,8 +160,9 @@ class Leases:
 
 
 def _standing(lease: _Lease, now: float) -> Standing:
-    """As the store counted when it gave the slice, and what is left of it. The resets are right to a second."""
-    limit, reset_s = lease.limit, lease.ends_at - LEASE_S + COUNTED_S - now
+    """As the store counted when it gave the slice, and what is left of it. The resets are as if
+    nobody had been charged since it was asked for, so they are a second too early at most."""
+    limit, reset_s = lease.limit, lease.ends_at - LEASE_S + WINDOW_S - now
     of_requests, of_tokens = limit.requests_per_minute, limit.tokens_per_minute
     return Standing(
         of_requests,

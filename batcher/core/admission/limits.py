@@ -1,14 +1,17 @@
 """Rate limits: in every sliding minute, no more requests and tokens than the limit says are admitted.
 
-Requests are counted in buckets of one second, and a bucket counts until all that may be in it is older than a minute: 61 of
-them at most. So the law is exact, at the price that up to a second's worth becomes free late. Two buckets of a minute with the
-older one weighted were refused: they guess where in the older minute its requests were, and a burst at the right moment passes
-twice. A token bucket was refused as well: full when a minute starts, it lets through nearly twice its rate in that minute.
+Requests are counted in buckets of one second, and a bucket counts until the last charge to it is a minute old: 61 of them at
+most. So the law is exact and nobody waits for longer than a minute; the price is that what was charged early in a second
+becomes free with what was charged last in it. To count a bucket until its whole second is a minute old was refused: a wait may
+then be of 61 seconds, and Retry-After says 60 at most. Two buckets of a minute with the older one weighted were refused: they
+guess where in the older minute its requests were, and a burst at the right moment passes twice. A token bucket was refused as
+well: full when a minute starts, it lets through nearly twice its rate in that minute.
 
 Check and charge are one step (CASES B33): whoever is let in has already paid when the next one is looked at. A request is
-charged at the second of its admission, and what it turns out to have cost corrects that second's bucket. When the bucket counts
-no more, what was charged too much is free already, and what was charged too little is charged to the second in which that
-becomes known: an answer that takes longer than a minute would cost nothing where little or nothing of it is reserved.
+charged at the second of its admission, and what it turns out to have cost corrects that second's bucket. When the bucket
+counts no more, for each subject by itself, what was charged too much is free already, and what was charged too little is
+charged to the second in which that becomes known: an answer that takes longer than a minute would cost nothing where little or
+nothing of it is reserved.
 
 Time is monotonic seconds, given by the owner; if it steps back, no time has passed (CASES B34).
 """
@@ -19,11 +22,14 @@ from math import floor, inf
 import msgspec
 
 from batcher.core.admission.reservation import WINDOW_S, LimitRefusal, Reservation, Standing, Subject
-from batcher.core.admission.window import COUNTED_S, EMPTY, Bucket, Window
+from batcher.core.admission.window import EMPTY, Bucket, Window
 
 _MAX_TOGETHER = 4
 """Subjects that one request is charged to: a key and its tier today. So many are always held, so that a request's own subjects
 never push each other out."""
+
+_LONGEST_S = float(WINDOW_S)
+"""No wait is longer, though the sum by which it ends may have been rounded up: whoever waits for so long gets the same sum."""
 
 _MAX_SWEPT = 250
 """Subjects of which nothing counts any more that are let go at most when a second begins: a quarter of a millisecond's work."""
@@ -49,19 +55,21 @@ class Limits:
     """Sliding-window counters by subject.
 
     `_windows` are in the order of their last charge, so those idle for the longest are first. `_open` holds the reservations
-    that may still be corrected, by identity, in the order of their seconds; one whose second counts no more is dropped from it,
-    so it holds no more than one minute's. A reservation keeps the very buckets that it was charged to: what is given back of it
+    that may still be corrected, by identity, in the order of their seconds; one that surely counts no more is dropped from it,
+    so it holds no more than 61 seconds'. A reservation keeps the very buckets that it was charged to: what is given back of it
     never becomes room in the new counters of a subject that was dropped and came back.
     """
 
-    __slots__ = ("_max_subjects", "_now", "_num_forgotten", "_oldest", "_open", "_second", "_windows")
+    __slots__ = ("_ends_at", "_max_subjects", "_now", "_num_forgotten", "_oldest", "_open", "_second", "_windows")
 
     def __init__(self, *, max_subjects: int, now: float) -> None:
         self._max_subjects = max(max_subjects, _MAX_TOGETHER)
         self._now = now
+        self._ends_at = now + WINDOW_S
+        """Until then counts what is charged now."""
         self._second = floor(now)
         self._oldest = self._second - WINDOW_S
-        """The first second that counts."""
+        """The first second of which anything may count; all of those after it do."""
         self._windows: OrderedDict[str, Window] = OrderedDict()
         self._open: dict[int, _Open] = {}
         self._num_forgotten = 0
@@ -93,17 +101,16 @@ class Limits:
             raise ValueError(f"a request cannot have cost {tokens} tokens")
         more = tokens - reservation.tokens
         charges = self._end(reservation, now=now)
-        if charges is None:
-            if more > 0:
-                self._charge(reservation.subjects, 0, more)
-            return
         for window, bucket in charges:
             bucket.tokens += more
             window.tokens += more
+        if more > 0 and len(charges) < len(reservation.subjects):
+            names = [window.name for window, _ in charges]
+            self._charge(tuple([subject for subject in reservation.subjects if subject.name not in names]), 0, more)
 
     def give_back(self, reservation: Reservation, *, now: float) -> None:
         """The request was not served and counts for nothing. Raises ValueError if the reservation has ended or is not ours."""
-        for window, bucket in self._end(reservation, now=now) or ():
+        for window, bucket in self._end(reservation, now=now):
             bucket.requests -= 1
             bucket.tokens -= reservation.tokens
             window.requests -= 1
@@ -123,6 +130,7 @@ class Limits:
         if now <= self._now:
             return
         self._now = now
+        self._ends_at = now + WINDOW_S
         second = floor(now)
         if second != self._second:
             self._second = second
@@ -139,13 +147,13 @@ class Limits:
         for key in old:
             del self._open[key]
         for _ in range(min(_MAX_SWEPT, len(self._windows))):
-            if not next(iter(self._windows.values())).is_idle(self._oldest):
+            if not next(iter(self._windows.values())).is_idle(self._now):
                 break
             self._windows.popitem(last=False)
 
     def _charge(self, subjects: tuple[Subject, ...], requests: int, tokens: int) -> list[tuple[Window, Bucket]]:
         """To this second."""
-        windows = self._windows
+        windows, second, ends_at = self._windows, self._second, self._ends_at
         charges = []
         for subject in subjects:
             window = windows.get(subject.name)
@@ -153,19 +161,19 @@ class Limits:
                 window = windows[subject.name] = Window(subject.name, [])
             else:
                 windows.move_to_end(subject.name)
-            charges.append((window, window.charge(self._second, requests, tokens)))
+            charges.append((window, window.charge(second, ends_at, requests, tokens)))
         while len(windows) > self._max_subjects:
             _, dropped = windows.popitem(last=False)
-            self._num_forgotten += not dropped.is_idle(self._oldest)
+            self._num_forgotten += not dropped.is_idle(self._now)
         return charges
 
     def _has_room(self, subjects: tuple[Subject, ...], tokens: int) -> bool:
         windows = self._windows
-        oldest = self._oldest
+        now = self._now
         for subject in subjects:
             window = windows.get(subject.name, EMPTY)
-            if window.buckets and window.buckets[0].second < oldest:
-                window.expire(oldest)
+            if window.buckets and window.buckets[0].ends_at <= now:
+                window.expire(now)
             limit = subject.limit
             if limit.requests_per_minute is not None and window.requests >= limit.requests_per_minute:
                 return False
@@ -178,7 +186,7 @@ class Limits:
         last_at, last, is_tokens = -inf, subjects[0], False
         for subject in subjects:
             window = self._windows.get(subject.name, EMPTY)
-            window.expire(self._oldest)
+            window.expire(self._now)
             limit = subject.limit
             if limit.requests_per_minute is not None and window.requests >= limit.requests_per_minute:
                 at = window.free_at(num_requests=window.requests + 1 - limit.requests_per_minute)
@@ -188,38 +196,50 @@ class Limits:
                 at = window.free_at(num_tokens=window.tokens + tokens - limit.tokens_per_minute)
                 if at > last_at:
                     last_at, last, is_tokens = at, subject, True
-        return LimitRefusal(last, is_tokens, last_at - self._now, self._standing(subjects[0]))
+        wait_s = last_at - self._now
+        if WINDOW_S < wait_s < inf:
+            wait_s = _LONGEST_S
+        return LimitRefusal(last, is_tokens, wait_s, self._standing(subjects[0]))
 
-    def _end(self, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
-        """Where it was charged; None where that counts no more."""
+    def _end(self, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+        """Where it was charged and that still counts: of its subjects all, some or none."""
         self._pass_until(now)
         held = self._open.pop(id(reservation), None)
         if held is not None:
-            return held.charges
+            if reservation.at > self._oldest:
+                return held.charges
+            return [charge for charge in held.charges if charge[1].ends_at > self._now]
         if reservation.at >= self._oldest:
             raise ValueError("the reservation has ended before, or was made elsewhere")
-        return None
+        return []
 
     def _standing(self, subject: Subject) -> Standing:
         window = self._windows.get(subject.name, EMPTY)
-        requests_at = tokens_at = self._now
+        now = self._now
+        requests_s = tokens_s = 0.0
         for bucket in reversed(window.buckets):
-            requests_at = max(requests_at, bucket.second + COUNTED_S) if bucket.requests else requests_at
-            tokens_at = max(tokens_at, bucket.second + COUNTED_S) if bucket.tokens else tokens_at
-            if tokens_at > self._now < requests_at:
+            wait_s = bucket.ends_at - now
+            if wait_s > WINDOW_S:
+                wait_s = _LONGEST_S
+            if bucket.requests and wait_s > requests_s:
+                requests_s = wait_s
+            if bucket.tokens and wait_s > tokens_s:
+                tokens_s = wait_s
+            if requests_s and tokens_s:
                 break
         max_requests, max_tokens = subject.limit.requests_per_minute, subject.limit.tokens_per_minute
         return Standing(
             max_requests,
             None if max_requests is None else max(0, max_requests - window.requests),
-            requests_at - self._now,
+            requests_s,
             max_tokens,
             None if max_tokens is None else max(0, max_tokens - window.tokens),
-            tokens_at - self._now,
+            tokens_s,
         )
 
     def check(self) -> None:
-        """O(subjects + open)."""
+        """For tests, which call it after every event. Not for a service that is idle: a full table takes it over a second, and
+        what is counted wrong is gone after a minute."""
         assert len(self._windows) <= self._max_subjects, "the table is over its bound"
         last_at = -inf
         for name, window in self._windows.items():
@@ -227,10 +247,13 @@ class Limits:
             seconds = [bucket.second for bucket in window.buckets]
             assert seconds == sorted(set(seconds)), f"{name}: seconds are out of order"
             assert not seconds or seconds[-1] - max(seconds[0], self._oldest) <= WINDOW_S, f"{name}: too many buckets"
+            assert all(b.second <= b.ends_at - WINDOW_S <= b.second + 1 for b in window.buckets), (
+                f"{name}: a bucket that does not end a minute after a charge to it"
+            )
             assert all(b.requests >= 0 and b.tokens >= 0 for b in window.buckets), f"{name}: a negative count"
             assert window.requests == sum(b.requests for b in window.buckets), f"{name}: requests are miscounted"
             assert window.tokens == sum(b.tokens for b in window.buckets), f"{name}: tokens are miscounted"
-            charged_at = self._oldest - 1 if window.is_idle(self._oldest) else seconds[-1]
+            charged_at = -inf if window.is_idle(self._now) else window.buckets[-1].ends_at
             assert charged_at >= last_at, f"{name}: out of the order of charges"
             last_at = charged_at
         owed: dict[int, int] = {}

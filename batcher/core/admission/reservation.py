@@ -25,7 +25,7 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     requests_limit: int | None = None
     requests_remaining: int | None = None
     requests_reset_s: float = 0.0
-    """Until all of the limit is free again, if nobody asks meanwhile."""
+    """Until all of the limit is free again, if nobody asks meanwhile; WINDOW_S at most."""
     tokens_limit: int | None = None
     tokens_remaining: int | None = None
     tokens_reset_s: float = 0.0
@@ -55,7 +55,7 @@ class LimitRefusal(msgspec.Struct, frozen=True, gc=False):
     is_tokens: bool
     """Whether it is its limit of tokens; else of requests."""
     retry_after_s: float
-    """When there is room, exactly, if nobody takes it before."""
+    """When there is room, exactly, if nobody is charged before: WINDOW_S at most, or infinity where the limit never has any."""
     standing: Standing = Standing()
     """Of the first subject."""
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import msgspec
 
-from batcher.core.admission.reservation import LimitRefusal, Reservation, Standing, Subject
-from batcher.core.admission.window import COUNTED_S
+from batcher.core.admission.reservation import WINDOW_S, LimitRefusal, Reservation, Standing, Subject
 from batcher.service.limits import OnVerdict
 from batcher.service.stores.redis_corrections import Difference, Key
 
 _NO_LIMIT = -1
 _NO_SLICE = (0, 0)
+_US = 10**6
+"""Microseconds in a second: the store's instants are whole microseconds of its clock."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -35,14 +36,13 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     """One call's."""
 
     epoch: str
-    second: int
-    microseconds: int
+    now_us: int
     verdicts: list[list[Any]]
 
     @property
-    def now(self) -> float:
-        """By the store's clock."""
-        return self.second + self.microseconds / 1e6
+    def second(self) -> int:
+        """In which what was admitted is charged."""
+        return self.now_us // _US
 
 
 decode_answer = msgspec.msgpack.Decoder(Answer).decode
@@ -76,14 +76,14 @@ def is_admitted(verdict: Sequence[Any]) -> bool:
 
 def reservation(ask: Ask, verdict: Sequence[Any], answer: Answer) -> Reservation:
     requests, tokens, requests_granted, tokens_granted = verdict[2]
-    standing = _standing(ask, requests - requests_granted, tokens - tokens_granted, verdict[1], answer.now)
+    standing = _standing(ask, requests - requests_granted, tokens - tokens_granted, verdict[1], answer.now_us)
     return Reservation(ask.subjects, ask.tokens, answer.second, answer.epoch, standing)
 
 
 def refusal(ask: Ask, verdict: Sequence[Any], answer: Answer) -> LimitRefusal:
-    which, is_tokens, free_at, newest, requests, tokens = verdict
-    standing = _standing(ask, requests, tokens, newest, answer.now)
-    return LimitRefusal(ask.subjects[which - 1], is_tokens == 1, free_at - answer.now, standing)
+    which, is_tokens, free_at_us, charged_at_us, requests, tokens = verdict
+    standing = _standing(ask, requests, tokens, charged_at_us, answer.now_us)
+    return LimitRefusal(ask.subjects[which - 1], is_tokens == 1, (free_at_us - answer.now_us) / _US, standing)
 
 
 def grants(verdict: Sequence[Any]) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
@@ -92,11 +92,11 @@ def grants(verdict: Sequence[Any]) -> Iterable[tuple[tuple[int, int], tuple[int,
         yield (requests_granted, tokens_granted), (requests, tokens)
 
 
-def _standing(ask: Ask, requests: int, tokens: int, newest: int, now: float) -> Standing:
+def _standing(ask: Ask, requests: int, tokens: int, charged_at_us: int, now_us: int) -> Standing:
     if not ask.is_first_shown:
         return Standing()
     limit = ask.subjects[0].limit
-    reset_s = newest + COUNTED_S - now
+    reset_s = WINDOW_S - (now_us - charged_at_us) / _US
     return Standing(
         limit.requests_per_minute,
         None if limit.requests_per_minute is None else max(0, limit.requests_per_minute - requests),

@@ -9,7 +9,7 @@ that clock goes back no time has passed (CASES B34); where it is set forward tha
 what was counted is forgotten early: Redis belongs on a machine whose clock is slewed, not set.
 
 What goes wrong errs on the safe side. A reserve whose reply never came may have been charged, and stays so; a correction that
-could not be sent, or whose reply never came, leaves its reservation as it was. Both end by themselves within 61 seconds.
+could not be sent, or whose reply never came, leaves its reservation as it was. Both end by themselves within a minute.
 """
 
 import asyncio

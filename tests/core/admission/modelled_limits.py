@@ -1,7 +1,8 @@
 """Limits beside a plain model of them, which doubts every verdict: a list of who was charged what and when.
 
 The model counts by brute force. Two things are asked of each admission: that the law holds, by which no sliding minute has more
-than the limit, and that nobody was refused whom the buckets of a second have room for.
+than the limit, and that nobody was refused whom the buckets of a second have room for. A minute does not have both its ends in
+it: what was charged exactly 60 seconds ago is of the one before.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,6 @@ from batcher.core.admission.limits import Limits
 from batcher.core.admission.reservation import LimitRefusal, Reservation, Standing, Subject
 
 WINDOW_S = 60
-COUNTED_S = 61
 
 KEYS = ("key:ann", "key:bob", "key:cy", "key:dan", "key:eve", "key:fay", "key:gil")
 TIERS = ("tier:paid", "tier:free")
@@ -49,6 +49,8 @@ class ModelledLimits:
         self.ended: list[Charge] = []
         self.charged_at: dict[str, float] = {}
         """Each subject's last charge, given back or not."""
+        self.bucket_charged_at: dict[tuple[str, int], float] = {}
+        """The same of each of its seconds."""
         self.rates = dict.fromkeys((*KEYS, *TIERS), RateLimit(5, 100))
         self.is_exceeded = False
         """Whether anything has cost more than was reserved: then a minute may have too much in it."""
@@ -75,24 +77,34 @@ class ModelledLimits:
         charge = Charge(self.now, tokens, verdict, set(names))
         self.charges.append(charge)
         self.open.append(charge)
-        self.charged_at.update(dict.fromkeys(names, self.now))
+        self.note_charge(names)
         self.check_minute(subjects)
         assert room_at <= self.now, "admitted, and there is no room"
         assert verdict == Reservation(subjects, tokens, floor(self.now), "", self.standing(subjects[0]))
         self.forget_dropped()
 
+    def note_charge(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.charged_at[name] = self.bucket_charged_at[name, floor(self.now)] = self.now
+
+    def ends_at(self, name: str, charge: Charge) -> float:
+        """When the charge counts no more: with its whole second."""
+        return self.bucket_charged_at[name, floor(charge.at)] + WINDOW_S
+
     def settle(self, charge: Charge, tokens: int) -> None:
+        """What is owed is charged now to the subjects for which the request itself counts no more, and only to them."""
         self.is_exceeded |= tokens > charge.tokens
         self.limits.settle(charge.reservation, tokens, now=self.look())
         self.open.remove(charge)
         self.ended.append(charge)
-        if tokens <= charge.tokens or charge.reservation.at >= floor(self.now) - WINDOW_S:
-            charge.tokens = tokens
-            return
-        names = {subject.name for subject in charge.reservation.subjects}
-        self.charges.append(Charge(self.now, tokens - charge.tokens, charge.reservation, names, requests=0))
-        self.charged_at.update(dict.fromkeys(names, self.now))
-        self.forget_dropped()
+        all_names = [subject.name for subject in charge.reservation.subjects]
+        names = {name for name in all_names if self.ends_at(name, charge) <= self.now}
+        more = tokens - charge.tokens
+        charge.tokens = tokens
+        if more > 0 and names:
+            self.charges.append(Charge(self.now, more, charge.reservation, names, requests=0))
+            self.note_charge(names)
+            self.forget_dropped()
 
     def give_back(self, charge: Charge) -> None:
         self.limits.give_back(charge.reservation, now=self.look())
@@ -101,7 +113,7 @@ class ModelledLimits:
         self.ended.append(charge)
 
     def end_again(self, charge: Charge) -> None:
-        """Raises while it counts; changes nothing then or later, as all that follows shows."""
+        """Raises while anything of its second may count; changes nothing then or later, as all that follows shows."""
         now = self.look()
         num_open = self.limits.statistics().num_open
         if charge.reservation.at >= floor(self.now) - WINDOW_S:
@@ -122,7 +134,7 @@ class ModelledLimits:
             self.check_refusal(refusal, subjects, 1)
 
     def counted(self, name: str, *, now: float) -> list[Charge]:
-        return [charge for charge in self.charges if name in charge.names and floor(charge.at) > floor(now) - COUNTED_S]
+        return [charge for charge in self.charges if name in charge.names and self.ends_at(name, charge) > now]
 
     def has_room(self, subject: Subject, tokens: int, *, now: float) -> bool:
         counted = self.counted(subject.name, now=now)
@@ -132,7 +144,9 @@ class ModelledLimits:
         )
 
     def room_at(self, subjects: tuple[Subject, ...], tokens: int) -> float:
-        instants = sorted({floor(charge.at) + COUNTED_S for charge in self.charges})
+        instants = sorted(
+            {self.ends_at(subject.name, c) for subject in subjects for c in self.charges if subject.name in c.names}
+        )
         for at in (self.now, *(instant for instant in instants if instant > self.now)):
             if all(self.has_room(subject, tokens, now=at) for subject in subjects):
                 return at
@@ -142,6 +156,7 @@ class ModelledLimits:
         """Whoever comes at the instant that he was told gets in, and not a moment before."""
         room_at = self.room_at(subjects, tokens)
         assert self.now + refusal.retry_after_s == room_at
+        assert room_at == inf or 0.0 < refusal.retry_after_s <= WINDOW_S
         assert room_at == self.room_at((refusal.subject,), tokens), "another limit has no room for longer"
         assert refusal.standing == self.standing(subjects[0])
         if room_at < inf:
@@ -152,7 +167,7 @@ class ModelledLimits:
     def check_minute(self, subjects: tuple[Subject, ...]) -> None:
         """The law, for the minute that ends now, however it is counted inside."""
         for subject in subjects:
-            minute = [charge for charge in self.charges if subject.name in charge.names and charge.at >= self.now - WINDOW_S]
+            minute = [charge for charge in self.charges if subject.name in charge.names and charge.at + WINDOW_S > self.now]
             max_requests, max_tokens = subject.limit.requests_per_minute, subject.limit.tokens_per_minute
             num_requests = sum(charge.requests for charge in minute)
             assert max_requests is None or num_requests <= max_requests, "more requests in a minute than the limit"
@@ -165,11 +180,14 @@ class ModelledLimits:
         return Standing(
             limit.requests_per_minute,
             None if limit.requests_per_minute is None else max(0, limit.requests_per_minute - requests),
-            max((floor(charge.at) + COUNTED_S - self.now for charge in counted if charge.requests), default=0.0),
+            self.reset_s(subject.name, [charge for charge in counted if charge.requests]),
             limit.tokens_per_minute,
             None if limit.tokens_per_minute is None else max(0, limit.tokens_per_minute - tokens),
-            max((floor(charge.at) + COUNTED_S - self.now for charge in counted if charge.tokens), default=0.0),
+            self.reset_s(subject.name, [charge for charge in counted if charge.tokens]),
         )
+
+    def reset_s(self, name: str, charges: Iterable[Charge]) -> float:
+        return min(max((self.ends_at(name, charge) - self.now for charge in charges), default=0.0), 60.0)
 
     def forget_dropped(self) -> None:
         """Whoever was dropped had been charged before all who were not, and only when there was no room for all."""
@@ -197,13 +215,17 @@ class ModelledLimits:
         for name, limit in self.rates.items():
             charges = [charge for charge in self.charges if name in charge.names]
             for last in charges:
-                minute = [charge for charge in charges if last.at - WINDOW_S <= charge.at <= last.at]
+                minute = [charge for charge in charges if charge.at <= last.at < charge.at + WINDOW_S]
                 assert limit.requests_per_minute is None or len(minute) <= limit.requests_per_minute
                 assert limit.tokens_per_minute is None or sum(c.tokens for c in minute) <= limit.tokens_per_minute
 
     def leave(self) -> None:
-        """After a minute in which nobody asks, nothing is counted of anybody and nothing is held for anybody."""
-        self.step(self.now - self.clock + COUNTED_S)
+        """After a minute in which nobody asks, nothing is counted of anybody; a second later nothing is held for anybody."""
+        self.step(self.now - self.clock + WINDOW_S)
+        self.look()
+        assert not any(self.counted(name, now=self.now) for name in self.rates)
+        assert all(self.limits.peek((Subject(name, RateLimit(1, 1)),), now=self.now) is None for name in self.rates)
+        self.step(1.0)
         self.limits.peek(self.subjects(KEYS[:1]), now=self.look())
         self.check()
         assert self.limits.statistics().num_subjects == self.limits.statistics().num_open == 0

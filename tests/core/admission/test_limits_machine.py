@@ -27,7 +27,7 @@ class LimitsMachine(RuleBasedStateMachine):
         super().__init__()
         self.model = ModelledLimits(max_subjects=self.max_subjects)
 
-    @initialize(limits=st.lists(st.sampled_from(LIMITS), min_size=9, max_size=9), start_at=st.floats(0.0, 1e6))
+    @initialize(limits=st.lists(st.sampled_from(LIMITS), min_size=9, max_size=9), start_at=st.floats(100.0, 1e6))
     def start(self, limits: list[RateLimit], start_at: float) -> None:
         self.model = ModelledLimits(max_subjects=self.max_subjects, start_at=start_at)
         self.model.rates = dict(zip(self.model.rates, limits, strict=True))

@@ -35,26 +35,58 @@ def charge_after_check(patch: pytest.MonkeyPatch) -> None:
     """CASES B33: tokens are charged when the answer ends, and whoever comes meanwhile sees an empty bucket."""
     charge, end = Window.charge, Limits._end
 
-    def later(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
+    def later(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
         charges = end(self, reservation, now=now)
-        for window, bucket in charges or ():
+        for window, bucket in charges:
             window.tokens += reservation.tokens
             bucket.tokens += reservation.tokens
         return charges
 
-    patch.setattr(Window, "charge", lambda self, second, requests, tokens: charge(self, second, requests, 0))
+    patch.setattr(Window, "charge", lambda self, second, ends_at, requests, _: charge(self, second, ends_at, requests, 0))
     patch.setattr(Limits, "_end", later)
 
 
-def one_second_short(patch: pytest.MonkeyPatch) -> None:
-    """Sixty buckets of a second, of which the oldest is dropped before all that is in it is a minute old."""
-    sweep = Limits._sweep
+def ends_with_its_first(patch: pytest.MonkeyPatch) -> None:
+    """A bucket counts until the first charge to it is a minute old, and whatever else is in it goes too early."""
+    charge = Window.charge
 
-    def early(self: Limits) -> None:
-        self._oldest += 1
-        sweep(self)
+    def early(self: Window, second: int, ends_at: float, requests: int, tokens: int) -> Bucket:
+        is_first = not self.buckets or self.buckets[-1].second != second
+        return charge(self, second, ends_at if is_first else self.buckets[-1].ends_at, requests, tokens)
 
-    patch.setattr(Limits, "_sweep", early)
+    patch.setattr(Window, "charge", early)
+
+
+def ends_with_its_second(patch: pytest.MonkeyPatch) -> None:
+    """A bucket counts for 61 seconds from its begin: who is told to come back after a minute at most may come in vain."""
+    charge = Window.charge
+    patch.setattr(Window, "charge", lambda self, second, ends_at, *counts: charge(self, second, second + 61.0, *counts))
+
+
+def renewed_by_the_refused(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is refused keeps what he was charged before from leaving."""
+    refuse = Limits._refuse
+
+    def renewing(self: Limits, subjects: tuple[Subject, ...], tokens: int) -> object:
+        for subject in subjects:
+            if self._second in {bucket.second for bucket in self._windows.get(subject.name, EMPTY).buckets[-1:]}:
+                self._windows[subject.name].charge(self._second, self._ends_at, 0, 0)
+        return refuse(self, subjects, tokens)
+
+    patch.setattr(Limits, "_refuse", renewing)
+
+
+def corrected_when_gone(patch: pytest.MonkeyPatch) -> None:
+    """As long as its second may count the whole of a reservation is corrected, where it has left a subject's sums, too."""
+
+    def whole(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
+        self._pass_until(now)
+        held = self._open.pop(id(reservation), None)
+        if held is None and reservation.at >= self._oldest:
+            raise ValueError("the reservation has ended before, or was made elsewhere")
+        return [] if held is None else held.charges
+
+    patch.setattr(Limits, "_end", whole)
 
 
 def time_goes_back(patch: pytest.MonkeyPatch) -> None:
@@ -74,8 +106,8 @@ def charged_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """The difference is booked in the second in which it becomes known."""
 
     def late(self: Limits, reservation: Reservation, tokens: int, *, now: float) -> None:
-        for window, _ in self._end(reservation, now=now) or ():
-            window.charge(self._second, 0, tokens - reservation.tokens)
+        for window, _ in self._end(reservation, now=now):
+            window.charge(self._second, self._ends_at, 0, tokens - reservation.tokens)
 
     patch.setattr(Limits, "settle", late)
 
@@ -93,9 +125,9 @@ def free_when_late(patch: pytest.MonkeyPatch) -> None:
 def ends_twice(patch: pytest.MonkeyPatch) -> None:
     """Nobody remembers which reservations have ended."""
 
-    def trusting(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
+    def trusting(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
         self._pass_until(now)
-        return self._open[id(reservation)].charges if id(reservation) in self._open else None
+        return self._open[id(reservation)].charges if id(reservation) in self._open else []
 
     patch.setattr(Limits, "_end", trusting)
 
@@ -112,7 +144,7 @@ def kept_by_the_refused(patch: pytest.MonkeyPatch) -> None:
 
     def greedy(self: Limits, subjects: tuple[Subject, ...], tokens: int) -> object:
         for subject in subjects:
-            self._windows.setdefault(subject.name, Window(subject.name, [])).charge(self._second, 1, 0)
+            self._windows.setdefault(subject.name, Window(subject.name, [])).charge(self._second, self._ends_at, 1, 0)
         return refuse(self, subjects, tokens)
 
     patch.setattr(Limits, "_refuse", greedy)
@@ -120,20 +152,19 @@ def kept_by_the_refused(patch: pytest.MonkeyPatch) -> None:
 
 def told_too_early(patch: pytest.MonkeyPatch) -> None:
     """Retry-After is when the oldest bucket is a minute old, not when there is room."""
-    patch.setattr(Window, "free_at", lambda self, **_: float(self.buckets[0].second + 61) if self.buckets else float("inf"))
+    patch.setattr(Window, "free_at", lambda self, **_: self.buckets[0].ends_at if self.buckets else float("inf"))
 
 
 def given_back_by_name(patch: pytest.MonkeyPatch) -> None:
     """What a subject was charged before it was dropped becomes room in its new counters."""
     end = Limits._end
 
-    def by_name(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]] | None:
-        held = end(self, reservation, now=now)
+    def by_name(self: Limits, reservation: Reservation, *, now: float) -> list[tuple[Window, Bucket]]:
         charges = []
-        for window, bucket in held or ():
+        for window, bucket in end(self, reservation, now=now):
             current = self._windows.get(window.name, window)
             charges += [(current, other) for other in current.buckets if other.second == bucket.second]
-        return None if held is None else charges
+        return charges
 
     patch.setattr(Limits, "_end", by_name)
 
@@ -143,7 +174,10 @@ def given_back_by_name(patch: pytest.MonkeyPatch) -> None:
     [
         two_buckets,
         charge_after_check,
-        one_second_short,
+        ends_with_its_first,
+        ends_with_its_second,
+        renewed_by_the_refused,
+        corrected_when_gone,
         time_goes_back,
         charged_at_the_end,
         free_when_late,

@@ -34,14 +34,14 @@ def test_a_verdict_is_there_at_once() -> None:
     first = verdict_of(store, 60)
     assert isinstance(first, Reservation)
     assert isinstance(refusal := verdict_of(store, 60), LimitRefusal)
-    assert (refusal.is_tokens, refusal.retry_after_s) == (True, 61.0)
+    assert (refusal.is_tokens, refusal.retry_after_s) == (True, 60.0)
     store.settle(first, 40)
     second = verdict_of(store, 60)
     assert isinstance(second, Reservation)
     assert store.peek(ANN) is not None
     store.give_back(second)
     assert store.peek(ANN) is None
-    clock.now += 61.0
+    clock.now += 60.0
     assert isinstance(verdict_of(store, 100), Reservation)
     assert repr(store) == "MemoryLimits(Limits(2 subjects, 1 open))"
     assert store.statistics().num_open == 1
@@ -67,4 +67,4 @@ def test_the_wall_clock_may_step_as_it_likes(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(verdict_of(store, 10), Reservation)
     monkeypatch.setattr(time, "time", lambda: wall_at + 3600.0)
     assert isinstance(refusal := verdict_of(store, 10), LimitRefusal)
-    assert 59.0 < refusal.retry_after_s <= 61.0
+    assert 59.0 < refusal.retry_after_s <= 60.0

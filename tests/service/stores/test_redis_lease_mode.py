@@ -43,7 +43,7 @@ async def test_a_slice_may_be_spent_on_top_of_a_full_minute_and_no_more_than_it(
     while not leasing.statistics().num_leases:
         await admitted(leasing, hot)
     with closing(redis_server.client()) as beside:
-        beside.hincrby("batcher:limits:clock", "lag", 62)
+        beside.hincrby("batcher:limits:clock", "lag", 62 * 10**6)
     verdicts = await asyncio.gather(*[ask(shared, hot) for _ in range(605)])
     assert sum(isinstance(verdict, Reservation) for verdict in verdicts) == 600
     late = [await ask(leasing, hot) for _ in range(15)]
