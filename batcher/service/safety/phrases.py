@@ -1,4 +1,5 @@
-"""Literal phrases in text that comes in pieces: Aho and Corasick's automaton (1975).
+"""Literal phrases in text that comes in pieces: Aho and Corasick's automaton (1975), over text whose runs of whitespace are one
+space each (spaces.py).
 
 Its state is the longest end of the text so far that is the beginning of a phrase, which is exactly what a stream must hold
 back, and no more. Looking for each phrase in a growing buffer was refused: it holds back a fixed length, or costs the whole
@@ -14,6 +15,8 @@ from collections.abc import Iterable
 
 import msgspec
 import re2
+
+from batcher.service.safety.spaces import SpacedText
 
 
 class Match(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -42,7 +45,8 @@ class PhraseAutomaton:
     """The phrases of some rules; read-only after birth, shared by all answers. Node 0 is the beginning of every phrase."""
 
     def __init__(self, phrases: Iterable[tuple[str, int]], any_phrase: re2._Regexp) -> None:
-        """`phrases` are (phrase, index of its rule); of equal phrases the first counts. `any_phrase` finds them all."""
+        """`phrases` are (phrase, its runs of whitespace one space each; index of its rule); of equal phrases the first counts.
+        `any_phrase` finds them all."""
         self._any_phrase = any_phrase
         self.children: list[dict[str, int]] = [{}]
         self.depths = [0]
@@ -100,42 +104,42 @@ class PhraseScanner:
     def __init__(self, automaton: PhraseAutomaton, *, ignores_case: bool) -> None:
         self._automaton = automaton
         self._ignores_case = ignores_case
+        self._spaced = SpacedText(automaton.longest)
         self._node = 0
-        self._num_seen = 0
 
     def feed(self, text: str, *, is_last: bool) -> Match | None:
         """The first phrase that is complete; nothing may be fed after it."""
         if self._ignores_case:
             text = fold(text)
+        symbols = self._spaced.feed(text)
         longest = self._automaton.longest
         # What is shorter is walked through at once.
-        match = self._walk(text) if len(text) <= 2 * longest else self._leap(text, longest)
-        self._num_seen += len(text)
-        return match
+        return self._walk(symbols, 0) if len(symbols) <= 2 * longest else self._leap(symbols, longest)
 
-    def _leap(self, text: str, longest: int) -> Match | None:
-        match = self._walk(text[:longest])
+    def _leap(self, symbols: str, longest: int) -> Match | None:
+        match = self._walk(symbols, 0, longest)
         if match is not None:
             return match
-        # A phrase that is not complete yet begins in the text itself, and all that counts of what is no phrase is its end.
-        start = self._automaton.find_start(text)
+        # A phrase that is not complete yet begins in the piece itself, and all that counts of what is no phrase is its end.
+        start = self._automaton.find_start(symbols)
         self._node = 0
-        begin = len(text) - longest if start is None else start
-        return self._walk(text[begin:], offset=begin)
+        return self._walk(symbols, len(symbols) - longest if start is None else start)
 
-    def _walk(self, text: str, *, offset: int = 0) -> Match | None:
-        """From `offset` of the piece on."""
+    def _walk(self, symbols: str, start: int, stop: int | None = None) -> Match | None:
+        """Through those of a piece's symbols that are from `start` on and before `stop`."""
         automaton, node = self._automaton, self._node
-        for number, char in enumerate(text, offset + 1):
+        for number, char in enumerate(symbols[start:stop], start):
             node = automaton.step(node, char)
             found = automaton.found[node]
             if found is not None:
-                end = self._num_seen + number
-                return Match(end, end - found[0], found[1])
+                last = self._spaced.num_symbols - len(symbols) + number
+                begin_of = self._spaced.begin_of
+                # Of a space that ends a phrase its first character does.
+                return Match(begin_of(last) + 1, begin_of(last + 1 - found[0]), found[1])
         self._node = node
         return None
 
     @property
     def num_free(self) -> int:
         """Characters from the beginning that can be part of no phrase any more."""
-        return self._num_seen - self._automaton.depths[self._node]
+        return self._spaced.begin_of(self._spaced.num_symbols - self._automaton.depths[self._node])

@@ -12,6 +12,7 @@ from batcher.service.safety.contract import CheckContext, Checked, Finding, Verd
 from batcher.service.safety.expressions import Expression, ExpressionScanner, ExpressionSet, compile_phrases
 from batcher.service.safety.phrases import Match, PhraseAutomaton, PhraseScanner, fold
 from batcher.service.safety.rules import Rule
+from batcher.service.safety.spaces import spaced_loosely, spaced_once
 
 
 class RuleSet:
@@ -19,7 +20,7 @@ class RuleSet:
 
     def __init__(self, rules: tuple[Rule, ...], indexes: tuple[int, ...]) -> None:
         self._rules = rules
-        phrases = [(phrase, index) for index in indexes for phrase in rules[index].phrases]
+        phrases = [(spaced_once(phrase), index) for index in indexes for phrase in rules[index].phrases]
         folded = [(fold(phrase), index) for phrase, index in phrases if rules[index].ignore_case]
         exact = [(phrase, index) for phrase, index in phrases if not rules[index].ignore_case]
         # Folded text has every exact phrase, folded, wherever the text has it: one search rules out all of them.
@@ -40,7 +41,7 @@ class RuleSet:
         """In a text that is whole."""
         found = []
         # Bytes: RE2's wrapper takes half as long again for characters, whose positions nobody wants here.
-        if self._any_phrase is not None and self._any_phrase.search(fold(text).encode()):
+        if self._any_phrase is not None and self._any_phrase.search(spaced_loosely(fold(text)).encode()):
             found += [scanner.feed(text, is_last=True) for scanner in self._phrase_scanners()]
         if self._expressions is not None and (first := self._expressions.first_in(text)) is not None:
             found.append(first)

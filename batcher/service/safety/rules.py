@@ -24,11 +24,12 @@ from msgspec import Meta
 from batcher.errors import ConfigError
 from batcher.service.safety.contract import Verdict
 from batcher.service.safety.expressions import check_all_expressions, check_expression
+from batcher.service.safety.spaces import BREAK
 
 MAX_RULES = 500
 """Each may be a label of metrics."""
 MAX_PHRASE_CHARS = 200
-"""As much of an answer may be held back."""
+"""As much of an answer may be held back, and MAX_RUN characters for each space."""
 MAX_ALL_PHRASES_CHARS = 200_000
 """Of all phrases together: each may become a node of an automaton, some 300 bytes."""
 MAX_EXPRESSIONS = 100
@@ -48,7 +49,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     phrases: tuple[Annotated[str, Meta(min_length=1, max_length=MAX_PHRASE_CHARS)], ...] = ()
-    """Found wherever they stand, also within words."""
+    """Found wherever they stand, also within words. Whitespace in them is found as any run of whitespace, up to MAX_RUN
+    characters: a line break, a no-break space; a word that is broken by a hyphen is another."""
     regex: str | None = None
     """In RE2's syntax, whose `\\w`, `\\d`, `\\s` and `\\b` know ASCII only."""
     max_length: Annotated[int, Meta(ge=1, le=4096)] = DEFAULT_MAX_LENGTH
@@ -68,6 +70,12 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             raise ConfigError(f"safety rule {self.name!r}: there is no answer to stop in the input; its verdict must be refuse")
         if self.regex is not None:
             self.expression()
+        for phrase in self.phrases:
+            if phrase.isspace() or BREAK in phrase:
+                raise ConfigError(
+                    f"safety rule {self.name!r}: the phrase {phrase!r} must have something beside whitespace in it, "
+                    "and only characters of text"
+                )
 
     def expression(self) -> str:
         """The regex as RE2 is to read it. Raises ConfigError."""

@@ -1,6 +1,7 @@
 """Phrases in answers that come in pieces: nothing of one leaks, and everything else leaves."""
 
 import itertools
+import re
 import sys
 
 import pytest
@@ -11,10 +12,15 @@ from batcher.service.safety.contract import Checked
 from batcher.service.safety.phrases import PhraseAutomaton, fold
 from tests.service.safety.checkers import CONTEXT, book
 
-ALPHABET = "aAbcé😀\N{ZERO WIDTH JOINER}ıİςΣſ"
-"""Few letters, so that phrases overlap; some whose case or whose bytes are odd."""
-TEXTS = st.text(ALPHABET, max_size=40)
-PHRASES = st.lists(st.tuples(st.text(ALPHABET, min_size=1, max_size=6), st.booleans()), min_size=1, max_size=6)
+ALPHABET = "aAbcé😀\N{ZERO WIDTH JOINER}ıİςΣſ \n\xa0"
+"""Few letters, so that phrases overlap; some whose case or whose bytes are odd; some whitespace."""
+RUNS = [" " * 15, " \n" * 8, "\t" * 17, " " * 33]
+TEXTS = st.text(ALPHABET, max_size=40) | st.lists(st.sampled_from([*ALPHABET, *RUNS]), max_size=20).map("".join)
+PHRASES = st.lists(
+    st.tuples(st.text(ALPHABET, min_size=1, max_size=6).filter(lambda phrase: not phrase.isspace()), st.booleans()),
+    min_size=1,
+    max_size=6,
+)
 
 
 def stream(scan, pieces: list[str]) -> tuple[str, str | None]:  # type: ignore[no-untyped-def]
@@ -28,13 +34,42 @@ def stream(scan, pieces: list[str]) -> tuple[str, str | None]:  # type: ignore[n
     return released, None
 
 
+def symbols_of(text: str) -> list[tuple[int, str]]:
+    """(where it begins, the symbol): every sixteen characters of a run of whitespace are a space, the others are themselves."""
+    symbols: list[tuple[int, str]] = []
+    run = 0
+    for number, char in enumerate(text):
+        if not char.isspace():
+            symbols.append((number, char))
+        elif run % 16 == 0:
+            symbols.append((number, " " if run == 0 else "next to no space"))
+        run = run + 1 if char.isspace() else 0
+    return symbols
+
+
+def ends_with(symbols: list[tuple[int, str]], beginning: list[str], *, ignores_case: bool) -> bool:
+    """Whether they do, one space being like another but for those within one run, which only begin a phrase."""
+    if not beginning or len(beginning) > len(symbols):
+        return not beginning
+    last = [symbol for _, symbol in symbols[len(symbols) - len(beginning) :]]
+    last[0] = " " if len(last[0]) > 1 else last[0]
+    return [fold(char) if ignores_case and len(char) == 1 else char for char in last] == [
+        fold(char) if ignores_case else char for char in beginning
+    ]
+
+
+def spelled(phrase: str) -> list[str]:
+    return list(re.sub(r"\s+", " ", phrase))
+
+
 def first_match(text: str, phrases: list[tuple[str, bool]]) -> int | None:
     """Where the phrase begins that is complete first; the longest of several."""
-    for end in range(1, len(text) + 1):
+    symbols = symbols_of(text)
+    for end in range(1, len(symbols) + 1):
         starts = [
-            end - len(phrase)
+            symbols[end - len(spelled(phrase))][0]
             for phrase, ignores_case in phrases
-            if (fold(text[:end]).endswith(fold(phrase)) if ignores_case else text[:end].endswith(phrase))
+            if ends_with(symbols[:end], spelled(phrase), ignores_case=ignores_case)
         ]
         if starts:
             return min(starts)
@@ -70,14 +105,45 @@ def test_no_more_is_held_back_than_could_become_a_phrase(phrases: list[tuple[str
         released += checked.text
         if checked.finding is not None:
             return
-        held = len(seen) - len(released)
+        symbols = symbols_of(seen)
         could_become = [
-            size
+            symbols[len(symbols) - size][0] if size else len(seen)
             for phrase, ignores_case in phrases
-            for size in range(len(phrase))
-            if (fold(seen).endswith(fold(phrase[:size])) if ignores_case else seen.endswith(phrase[:size]))
+            for size in range(len(spelled(phrase)))
+            if ends_with(symbols, spelled(phrase)[:size], ignores_case=ignores_case)
         ]
-        assert held == max(could_become)
+        assert len(released) == min(could_become)
+
+
+@pytest.mark.parametrize("between", ["\n", "  ", "\xa0", "\r\n", " \t \n ", " " * 16, "\u2028"])
+def test_a_phrase_is_found_however_it_is_spaced(between: str) -> None:
+    rules = book({"phrases": ("project bluebird",)})
+    text = f"about Project{between}Bluebird and more"
+    assert rules.check_input(CONTEXT, [text]) is not None
+    assert rules.check_whole(CONTEXT, text).text == "about "
+    for size in (1, 2, 7):
+        scan = rules.check_output(CONTEXT)
+        assert stream(scan, [text[start : start + size] for start in range(0, len(text), size)])[0] == "about "
+
+
+def test_no_more_than_sixteen_are_one_space_and_a_stream_holds_no_more_back() -> None:
+    rules = book({"phrases": ("project bluebird", "\tdraft")})
+    scan = rules.check_output(CONTEXT)
+    assert scan is not None
+    assert scan.feed("project" + " " * 16) == Checked("")
+    assert scan.feed(" ") == Checked("project" + " " * 16)
+    assert scan.feed("bluebird") == Checked(" bluebird")
+    assert scan.feed(" " * 100_000).text == " " * (100_000 - 16)
+    assert scan.feed("draft").finding is not None
+    assert rules.check_input(CONTEXT, ["project" + " " * 17 + "bluebird"]) is None
+    assert rules.check_input(CONTEXT, [" " * 17 + "draft", "fine"]) is not None
+
+
+def test_phrases_that_differ_by_whitespace_alone_are_one() -> None:
+    rules = book({"phrases": ("a  b",)}, {"phrases": ("a\nb",)})
+    finding = rules.check_input(CONTEXT, ["a b"])
+    assert finding is not None
+    assert finding.rule == rules._rules[0].name
 
 
 def test_a_phrase_over_three_pieces_leaves_nothing_of_itself() -> None:

@@ -72,6 +72,11 @@ def test_where_no_rule_looks_nothing_is_made_for_an_answer(tmp_path: Path) -> No
         ("[[rules]]\nname = 'two words'\nphrases = ['x']", "safety rule 'two words'"),
         ("[[rules]]\nname = 'a'", "safety rule 'a': it must have either phrases or a regex"),
         ("[[rules]]\nname = 'a'\nphrases = ['x']\nregex = 'x'", "safety rule 'a': it must have either"),
+        (
+            "[[rules]]\nname = 'a'\nphrases = ['x', ' ']",
+            "safety rule 'a': the phrase ' ' must have something beside whitespace",
+        ),
+        ('[[rules]]\nname = "a"\nphrases = ["x \\U0010ffff"]', "and only characters of text"),
         ("[[rules]]\nname = 'a'\nphrases = ['']", "safety rule 'a': Expected `str` of length >= 1"),
         (f"[[rules]]\nname = 'a'\nphrases = ['{'x' * 201}']", "safety rule 'a': Expected `str` of length <= 200"),
         ("[[rules]]\nname = 'a'\nphrases = ['x']\nverdict = 'warn'", "safety rule 'a': Invalid enum value 'warn'"),
