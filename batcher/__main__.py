@@ -36,6 +36,8 @@ _TIMEOUT = "Seconds until 504 for a request without its answer; in continuous mo
 _FIRST_BATCH = "Seconds that a fresh worker's first batch may take."
 _ESTIMATE = "What is charged for an answer before it is made: max_tokens, expected, or exact (nothing)."
 _BUDGET = "The first tier is refused at once where it would wait longer, in seconds; lower tiers in proportion."
+_OPEN = "open: go on without it; closed: refuse."
+_REDIS_AWAY = "While Redis is away. open: each gateway limits by itself; closed: refuse."
 _STRETCH = "A step with prompts beside decodes may take so many times what the decodes alone take; 0: no limit."
 
 
@@ -60,13 +62,13 @@ def serve(
     open_metrics: Annotated[Switch | None, _flag("open_metrics", "/metrics and /load need no operator's key.")] = None,
     token_estimate: Annotated[TokenEstimate | None, _flag("token_estimate", _ESTIMATE)] = None,
     redis: Annotated[str | None, _flag("redis", "redis://HOST:PORT/DB, to share limits and kept answers.")] = None,
-    redis_failure: Annotated[OnFailure | None, _flag("redis_failure", "Without Redis: refuse, or limit by itself.")] = None,
+    redis_failure: Annotated[OnFailure | None, _flag("redis_failure", _REDIS_AWAY)] = None,
     limit_mode: Annotated[LimitMode | None, _flag("limit_mode", "Ask Redis each time, or lease slices of hot keys.")] = None,
     safety_rules: Annotated[Path | None, _flag("safety_rules", "A TOML file of what may not come in or go out.")] = None,
     safety_checker: Annotated[str | None, _flag("safety_checker", "MODULE:ATTR that checks both.")] = None,
-    safety_failure: Annotated[OnFailure | None, _flag("safety_failure", "When a checker fails: refuse, or go on.")] = None,
+    safety_failure: Annotated[OnFailure | None, _flag("safety_failure", f"When a checker fails. {_OPEN}")] = None,
     usage_dir: Annotated[Path | None, _flag("usage_dir", "Folder of the usage log.")] = None,
-    usage_failure: Annotated[OnFailure | None, _flag("usage_failure", "When it cannot be written: go on, or refuse.")] = None,
+    usage_failure: Annotated[OnFailure | None, _flag("usage_failure", f"When it cannot be written. {_OPEN}")] = None,
     request_log: Annotated[Switch | None, _flag("request_log", "One line in the log for each request.")] = None,
     tracing: Annotated[Switch | None, _flag("tracing", "Spans for OpenTelemetry; OTEL_* variables say where to.")] = None,
     log_level: Annotated[str | None, _flag("log_level", "debug, info, warning or error.")] = None,
