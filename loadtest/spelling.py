@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from batcher.config.wording import why_unread
 from batcher.errors import ConfigError
 from batcher.sim.lengths import parse_lengths
 from batcher.sim.trace import CONTEXT_TOKENS, GENERATED_TOKENS
@@ -168,4 +169,4 @@ def _read_body(body: str) -> str:
     try:
         return Path(body[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the body from {body[1:]}: {error}") from error
+        raise ConfigError(f"cannot read the body from {body[1:]}: {why_unread(error)}") from error

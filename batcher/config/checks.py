@@ -1,5 +1,6 @@
 """How a setting that cannot work is refused: by its name, its value and what would do."""
 
+from enum import Enum
 from math import isfinite
 
 from batcher.errors import ConfigError
@@ -8,7 +9,8 @@ from batcher.errors import ConfigError
 def require(condition: bool, setting: str, value: object, expected: str) -> None:
     """Raises ConfigError unless the condition holds; `expected` is what the value must be, in words."""
     if not condition:
-        raise ConfigError(f"{setting} is {value!r}; it must be {expected}")
+        shown = value.value if isinstance(value, Enum) else value
+        raise ConfigError(f"{setting} is {shown!r}; it must be {expected}")
 
 
 def require_between(setting: str, value: float, low: float, high: float, unit: str = "") -> None:

@@ -24,8 +24,8 @@ def _require_redis(url: str | None, timeout_s: float) -> None:
     if url is not None:
         parts = urlsplit(url)
         is_url = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
-        # Not the value: there may be a password in it.
-        require(is_url, "redis", f"{parts.scheme}:...", "redis://HOST:PORT/DB or rediss://...")
+        may_be_shown = not any(mark in url for mark in "@?")  # Else there may be a password in it.
+        require(is_url, "redis", url if may_be_shown else f"{parts.scheme}:...", "redis://HOST:PORT/DB or rediss://...")
     require_between("redis_timeout", timeout_s, 0.001, 60.0, "seconds")
 
 
@@ -49,7 +49,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             self.mode is LimitMode.SHARED or self.redis_url is not None,
             "limit_mode",
             self.mode,
-            "shared where there is no redis",
+            "shared without redis: slices are leased from there",
         )
         require_between("max_limited_keys", self.max_keys, 1, 10_000_000)
 

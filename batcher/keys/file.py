@@ -20,6 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from batcher.config import KeyConfig, check_keys
+from batcher.config.wording import in_words
 from batcher.errors import ConfigError
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -71,9 +72,14 @@ def read_keys(file: Path) -> Keys:
         raise ConfigError(f"the keys file {file} is larger than {MAX_FILE_BYTES} bytes")
     try:
         document = msgspec.json.decode(data) if _is_json(file) else tomllib.loads(data.decode())
+    except (msgspec.MsgspecError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the keys file {file}: {error}") from None
+    try:
         keys = msgspec.convert(document, _Document).keys
         check_keys(keys)
-    except (msgspec.MsgspecError, ConfigError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"cannot read the keys file {file}: {in_words(error, _Document, document)}") from None
+    except ConfigError as error:
         raise ConfigError(f"cannot read the keys file {file}: {error}") from None
     return keys
 

@@ -177,7 +177,10 @@ def _listen(host: str, port: int) -> socket.socket:
     """Bound before anything starts: workers that load for minutes must not find the port taken after all."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        socket.getaddrinfo(host, port, family)  # For its own error, which `create_server` would make an unknown one.
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except socket.gaierror:
+        raise ConfigError(f"--host {host} has no address: it is no name or address of this machine") from None
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}; choose another with --port"

@@ -4,13 +4,13 @@ A key that nobody knows is refused wherever it stands: a misspelt setting must n
 another.
 """
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from batcher.config.wording import did_you_mean, explain, place_of, why_unread
 from batcher.errors import ConfigError
 from batcher.settings.fields import Settings
 from batcher.settings.modes import GENERATE, GENERATE_DEFAULTS
@@ -57,8 +57,7 @@ def _to_path(kind: type, value: object) -> object:
 def _require_known(key: str, origin: str) -> None:
     if key in Settings.__struct_fields__:
         return
-    near = difflib.get_close_matches(key, Settings.__struct_fields__, n=1)
-    raise ConfigError(f"{origin}: there is no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+    raise ConfigError(f"{origin}: there is no such setting{did_you_mean(key, Settings.__struct_fields__)}")
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -66,17 +65,19 @@ def _read(file: Path) -> dict[str, object]:
         with file.open("rb") as stream:
             return {key.replace("-", "_"): value for key, value in tomllib.load(stream).items()}
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration file {file}: {error}") from error
+        raise ConfigError(f"cannot read the configuration file {file}: {why_unread(error)}") from error
 
 
 def _explain(error: msgspec.ValidationError, values: Mapping[str, object], origins: Mapping[str, str]) -> str:
     """In our words where ours were raised and arrive wrapped; else what is wrong with the value, and where it stands."""
     if error.__cause__ is not None:
         return str(error.__cause__)
-    what, _, path = str(error).partition(" - at `$.")
-    key = path.rstrip("`").partition(".")[0].partition("[")[0]
+    what, place = str(error).partition(" - at `$")[0], place_of(error)
+    key = place.partition(".")[0].partition("[")[0]
     if key not in origins:
         return str(error)
-    shown = f" is {values[key]!r}" if isinstance(values[key], str | int | float) else f" (at {path.rstrip('`')})"
+    if (told := explain(error, Settings, values)) is not None:
+        return f"{origins[key].replace(key, place, 1)} {told}"
+    shown = f" is {values[key]!r}" if isinstance(values[key], str | int | float) else f" (at {place})"
     wanted = _WORDS.get(what.partition("`")[2].partition("`")[0])
     return f"{origins[key]}{shown}; it must be {wanted}" if wanted else f"{origins[key]}{shown}: {what[0].lower()}{what[1:]}"

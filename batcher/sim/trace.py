@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from batcher.config.wording import why_unread
 from batcher.errors import ConfigError
 
 TIMESTAMP, CONTEXT_TOKENS, GENERATED_TOKENS = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
@@ -46,7 +47,7 @@ def _read(path: Path, column: str | None) -> "tuple[array[float], array[int]]":
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
             instants, lengths = _read_rows(path, csv.reader(file), column)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}") from error
+        raise ConfigError(f"cannot read the trace {path}: {why_unread(error)}") from error
     if not instants:
         raise ConfigError(f"the trace {path} has no rows")
     if any(later < earlier for earlier, later in itertools.pairwise(instants)):

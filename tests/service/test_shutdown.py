@@ -10,6 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from batcher.errors import ConfigError
+from batcher.service import server as service_server
 from batcher.types import Outcome
 from tests.backends.hosting import until_gone
 from tests.service.errors import assert_error
@@ -170,6 +172,11 @@ async def test_a_signal_before_the_workers_are_ready_ends_it_too(tmp_path: Path)
     with serve_process(*flags, num_ready=0, env={"GPUS_DIR": str(tmp_path)}) as server:
         server.signal(signal.SIGTERM)
         assert await ended(server) == 0
+
+
+def test_a_host_that_has_no_address_is_said_so() -> None:
+    with pytest.raises(ConfigError, match=r"^--host not a host has no address"):
+        service_server._listen("not a host", 0)
 
 
 IMPORTS = "tests.backends.odd:ImportsInLoad"

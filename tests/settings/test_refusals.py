@@ -25,7 +25,10 @@ def test_a_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"mode": "fast"}, "mode is 'fast'"),
+        ({"mode": "fast"}, "mode is 'fast'; it must be batch or continuous"),
+        ({"token_estimate": "some"}, "token-estimate is 'some'; it must be max_tokens, expected or exact"),
+        ({"limit_mode": "lease"}, "limit_mode is 'lease'; it must be shared without redis"),
+        ({"redis": "foo"}, "redis is 'foo'; it must be redis://HOST"),
         ({"workers": 0}, "workers is 0; it must be from 1 to 1024"),
         ({"workers": 100_000}, "workers is 100000"),
         ({"workers": 1.5}, "workers"),
@@ -54,6 +57,12 @@ def test_a_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> 
         ({"tiers": []}, "tiers"),
         ({"tiers": [{"name": "paid"}, {"name": "paid"}]}, "all different"),
         ({"tiers": [{"name": "Paid Tier"}]}, "tier name is 'Paid Tier'"),
+        ({"tiers": {"name": "paid"}}, "tiers is one table; write [[tiers]], with two brackets"),
+        (
+            {"tiers": [{"name": "a"}, {"name": "b", "wait_budget": 1}]},
+            "tiers[1] has no setting 'wait_budget'; did you mean wait_budget_s?",
+        ),
+        ({"keys": [{"tenant": "a", "tear": "paid"}]}, "keys[0] has no setting 'tear'; did you mean tier?"),
         ({"tiers": [{"name": "paid", "wait_budget_s": -1}]}, "wait_budget_s of tier paid"),
         ({"keys": "sk-live"}, "keys"),
     ],
@@ -77,4 +86,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=r"cannot read the configuration file .*/") as raised:
             load_settings(file=file)
-        assert str(file) in str(raised.value)
+        assert str(raised.value).count(str(file)) == 1
+
+
+@pytest.mark.parametrize("url", ["http://:hunter2@localhost", "localhost?password=hunter2", "ann:hunter2@localhost"])
+def test_an_address_of_redis_with_a_password_is_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"redis is .*; it must be redis://HOST") as raised:
+        load_settings(flags={"redis": url})
+    assert "hunter2" not in str(raised.value)

@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from batcher.config.wording import in_words, why_unread
 from batcher.errors import ConfigError
 from batcher.service.safety.contract import Verdict
 from batcher.service.safety.expressions import check_all_expressions, check_expression
@@ -105,9 +106,12 @@ def load_rules(file: Path, *, models: tuple[str, ...], tiers: tuple[str, ...]) -
         if file.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"the safety rules {file} are larger than {MAX_FILE_BYTES} bytes")
         table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read the safety rules {file}: {why_unread(error)}") from error
+    try:
         written = msgspec.convert(table, _File).rules
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"cannot read the safety rules {file}: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"cannot read the safety rules {file}: {in_words(error, _File, table)}") from error
     rules = tuple(_rule(values, number) for number, values in enumerate(written, 1))
     _check_together(rules, models, tiers)
     return rules
@@ -120,7 +124,7 @@ def _rule(values: dict[str, object], number: int) -> Rule:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
-        raise ConfigError(f"safety rule {name!r}: {error}") from error
+        raise ConfigError(f"safety rule {name!r}: {in_words(error, Rule, values)}") from error
 
 
 def _check_together(rules: tuple[Rule, ...], models: tuple[str, ...], tiers: tuple[str, ...]) -> None:

@@ -67,7 +67,7 @@ def test_where_no_rule_looks_nothing_is_made_for_an_answer(tmp_path: Path) -> No
     [
         ("rules = [", "cannot read the safety rules"),
         ("rules = []", "cannot read the safety rules"),
-        ("[[rule]]\nname = 'x'", "unknown field `rule`"),
+        ("[[rule]]\nname = 'x'", "has no setting 'rule'; did you mean rules?"),
         ("[[rules]]\nphrases = ['x']", "safety rule 'number 1': Object missing required field `name`"),
         ("[[rules]]\nname = 'two words'\nphrases = ['x']", "safety rule 'two words'"),
         ("[[rules]]\nname = 'a'", "safety rule 'a': it must have either phrases or a regex"),
@@ -79,9 +79,12 @@ def test_where_no_rule_looks_nothing_is_made_for_an_answer(tmp_path: Path) -> No
         ('[[rules]]\nname = "a"\nphrases = ["x \\U0010ffff"]', "and only characters of text"),
         ("[[rules]]\nname = 'a'\nphrases = ['']", "safety rule 'a': Expected `str` of length >= 1"),
         (f"[[rules]]\nname = 'a'\nphrases = ['{'x' * 201}']", "safety rule 'a': Expected `str` of length <= 200"),
-        ("[[rules]]\nname = 'a'\nphrases = ['x']\nverdict = 'warn'", "safety rule 'a': Invalid enum value 'warn'"),
+        (
+            "[[rules]]\nname = 'a'\nphrases = ['x']\nverdict = 'warn'",
+            "safety rule 'a': verdict is 'warn'; it must be refuse or stop",
+        ),
         ("[[rules]]\nname = 'a'\nphrases = ['x']\nwhere = 'input'\nverdict = 'stop'", "safety rule 'a': there is no answer"),
-        ("[[rules]]\nname = 'a'\nphrases = ['x']\ncase = true", "safety rule 'a': Object contains unknown field `case`"),
+        ("[[rules]]\nname = 'a'\nphrases = ['x']\ncase = true", "safety rule 'a': has no setting 'case'"),
         ("[[rules]]\nname = 'a'\nphrases = ['x']\nmodels = ['gpt']", "safety rule 'a': there is no model 'gpt'"),
         ("[[rules]]\nname = 'a'\nphrases = ['x']\ntiers = ['gold']", "safety rule 'a': there is no tier 'gold'"),
         ("[[rules]]\nname = 'a'\nregex = '('", "safety rule 'a': the regex"),
