@@ -162,21 +162,6 @@ async def test_the_operators_pages_are_the_operators() -> None:
         assert (await server.ask(run("hello", x_api_key="dev-operator"))).status == 200
 
 
-@pytest.mark.parametrize(
-    ("path", "hint"),
-    [
-        ("/chat/completions", "the base_url of OpenAI's client ends in /v1"),
-        ("/models", "the base_url of OpenAI's client ends in /v1"),
-        ("/v1/v1/messages", "the base_url of Anthropic's client has no /v1, that of OpenAI's ends in one /v1"),
-        ("/messages", "this is /v1/messages here, and the base_url of Anthropic's client has no /v1"),
-    ],
-)
-async def test_a_wrong_base_url_is_told_so(path: str, hint: str) -> None:
-    async with serving(quick()) as server:
-        message = assert_error(await server.ask(request("POST", path)), 404, "not_found_error")
-    assert message == f"there is no {path}: {hint}"
-
-
 async def test_opened_pages_are_open_and_nothing_beside_them() -> None:
     async with serving(quick(open_metrics=Switch.ON)) as server, connected(server.port) as client:
         for headers in ({}, KEY, OPERATOR, {"x-api-key": "wrong"}):
