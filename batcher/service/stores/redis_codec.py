@@ -96,7 +96,7 @@ def _standing(ask: Ask, requests: int, tokens: int, charged_at_us: int, now_us: 
     if not ask.is_first_shown:
         return Standing()
     limit = ask.subjects[0].limit
-    reset_s = WINDOW_S - (now_us - charged_at_us) / _US
+    reset_s = (charged_at_us + WINDOW_S * _US - now_us) / _US
     return Standing(
         limit.requests_per_minute,
         None if limit.requests_per_minute is None else max(0, limit.requests_per_minute - requests),

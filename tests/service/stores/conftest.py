@@ -2,16 +2,19 @@
 
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
+import redis
 
 from batcher.config import OnFailure, UsageConfig
 from batcher.service.stores import usage_log
+from batcher.service.stores.redis_link import RedisLink
 from batcher.service.stores.usage_log import UsageLog
 from benchmarks.redis_server import RedisServer
 from tests.service.stores.gateways import Gateways
+from tests.service.stores.scripted import ScriptedStore
 from tests.service.stores.usage_disk import Begin, Disk
 
 
@@ -33,6 +36,20 @@ async def gateways(redis_server: RedisServer) -> AsyncIterator[Gateways]:
     async with AsyncExitStack() as stack:
         yield Gateways(stack, redis_server.url)
     redis_server.restart()
+
+
+@pytest.fixture
+def beside(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with closing(redis_server.client()) as client:
+        yield client
+
+
+@pytest.fixture
+async def scripted(redis_server: RedisServer, beside: redis.Redis) -> AsyncIterator[ScriptedStore]:
+    link = RedisLink(redis_server.url, store="limits", timeout_s=5.0, max_connections=1)
+    await link.start()
+    yield ScriptedStore(link, beside)
+    await link.close()
 
 
 @pytest.fixture
