@@ -43,6 +43,7 @@ class ConversationsAsgi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         passage = scope.get(PASSAGE) or self._front.open(self._route, headers, find_request_id(headers))
+        scope[PASSAGE] = passage
         dialect = self._choose(headers)
         call = _Call(self._front, self._answerer, self._http, dialect, passage)
         try:

@@ -12,11 +12,11 @@ from starlette.routing import Route
 from batcher.errors import MethodNotAllowed, NotFound, ServerFault, ServiceError
 from batcher.service import log
 from batcher.service.asgi import asgi_messages
-from batcher.service.front import Passage
+from batcher.service.front import PASSAGE, Passage
 from batcher.service.models_asgi import ANTHROPIC_VERSION
 from batcher.service.openapi import openapi_document
 from batcher.service.records import route_of
-from batcher.service.replying import refuse
+from batcher.service.replying import error_reply, refuse
 from batcher.service.service import Service
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.service.wire.dialect import Dialect
@@ -59,9 +59,10 @@ class Pages:
 
     def refuse(self, path: str, headers: Mapping[bytes, bytes], error: ServiceError, passage: Passage | None = None) -> Reply:
         """The reply, in the grammar of the path, to a request that no endpoint has seen; it is counted and logged. `passage` is
-        its own, if it has begun one."""
+        its own, if it has begun one; one that is over has been counted."""
         passage = passage or self._service.front.open(route_of(path), headers, find_request_id(headers))
-        return refuse(passage, dialect_of(path, headers), error)
+        tell = error_reply if passage.is_over else refuse
+        return tell(passage, dialect_of(path, headers), error)
 
     async def on_http_exception(self, request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
@@ -80,7 +81,8 @@ class Pages:
         return self._refusal(request, ServerFault("internal error"), {})
 
     def _refusal(self, request: Request, error: ServiceError, more_headers: dict[str, str]) -> Response:
-        start, body = asgi_messages(self.refuse(request.url.path, dict(request.headers.raw), error))
+        reply = self.refuse(request.url.path, dict(request.headers.raw), error, request.scope.get(PASSAGE))
+        start, body = asgi_messages(reply)
         response = Response(body["body"], status_code=start["status"], headers=more_headers)
         response.raw_headers.extend(header for header in start["headers"] if header[0] != b"content-length")
         return response
