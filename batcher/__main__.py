@@ -14,6 +14,7 @@ from batcher.settings import CONFIG_VARIABLE, load_settings
 from batcher.settings.telling import Panel, default_of, panel_of
 from batcher.sim.command import simulate
 from batcher.usage.command import usage
+from batcher.version import Version
 
 app = typer.Typer(
     name="batcher",
@@ -42,7 +43,7 @@ _STRETCH = "A step with prompts beside decodes may take so many times what the d
 
 
 @app.callback()
-def batcher() -> None:
+def batcher(version: Version = False) -> None:
     pass
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from batcher.errors import BatcherError
+from batcher.version import Version
 from loadtest.compare import Contender, compare, parse_contender, sigterm_as_interrupt
 from loadtest.compare_output import print_comparison, write_comparison
 from loadtest.console import print_knee, print_report, print_step
@@ -35,6 +36,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def loadtest(version: Version = False) -> None:
+    pass
 
 
 @app.command("run")

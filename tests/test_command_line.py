@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ def type_in(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         command_line.main()
     return int(ended.value.code or 0)
+
+
+def test_it_says_which_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert type_in(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"batcher {version('batcher')}\n"
 
 
 # What reaches the settings

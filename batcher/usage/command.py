@@ -112,6 +112,9 @@ def _print(rows: list[Row], groups: tuple[By, ...], form: Format) -> None:
 
 
 def _print_table(rows: list[Row], groups: tuple[By, ...], titles: list[str]) -> None:
+    if not rows:
+        typer.echo("no records")
+        return
     table = Table(show_footer=len(rows) > 1)
     totals = [sum(row.numbers[column] for row in rows) for column in range(len(_NUMBERS))]
     footers = ["total", *[""] * (len(groups) - 1), *(f"{total:,}" for total in totals)]

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,11 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         command.main()
     return int(caught.value.code or 0)
+
+
+def test_it_says_which_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"loadtest {version('batcher')}\n"
 
 
 def test_a_run_is_reported_and_can_be_drawn_again(

@@ -61,7 +61,11 @@ def test_nothing_is_counted_twice(tmp_path: Path) -> None:
 def test_an_empty_folder(tmp_path: Path) -> None:
     assert run(tmp_path, "--format", "csv").stdout == "key,requests,input_tokens,output_tokens\n"
     assert run(tmp_path, "--format", "json").stdout == "[]\n"
-    run(tmp_path)
+    assert run(tmp_path).stdout == "no records\n"
+
+
+def test_days_without_a_record(folder: Path) -> None:
+    assert run(folder, "--from", "2027-01-01").stdout == "no records\n"
 
 
 def test_far_segments_are_not_opened(folder: Path) -> None:
