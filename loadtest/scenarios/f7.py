@@ -18,7 +18,7 @@ import msgspec
 from batcher.sim.workload import Mix, Poisson, Sender
 from loadtest.samples import Ending
 from loadtest.scenarios.abuse import Toll, abusing
-from loadtest.scenarios.abuse_kinds import KINDS, LIMITED_KEY, abuser_keys
+from loadtest.scenarios.abuse_kinds import KINDS, LIMITED_KEY, abuser_keys, message_body
 from loadtest.scenarios.bench import Bench, Figure, Scenario, serve_arguments, to_ms
 from loadtest.scenarios.f3 import RULES
 from loadtest.scenarios.prometheus import series
@@ -185,6 +185,7 @@ def _held(page: str) -> float:
 def _left_streams(bench: Bench, server: Server, turn_s: float) -> Iterator[Figure]:
     with abusing(server.url, "crowd", num_clients=NUM_CLIENTS, seed=bench.seed):
         time.sleep(turn_s)
+    server.ask("/v1/messages", message_body("good", max_tokens=10))  # The usage log has its file from its first record on.
     before = remains(server)
     for kind in IN_CONTINUOUS:
         bench.say(f"\n[bold]{kind}[/bold]")

@@ -43,7 +43,11 @@ class Server(msgspec.Struct, frozen=True):
         return tree_usage(self.pid)
 
     def read(self, path: str) -> str:
-        asked = urllib.request.Request(self.url + path, headers={"x-api-key": OPERATOR_KEY})
+        return self.ask(path, None)
+
+    def ask(self, path: str, body: bytes | None) -> str:
+        """By the operator; a POST, if there is a body."""
+        asked = urllib.request.Request(self.url + path, data=body, headers={"x-api-key": OPERATOR_KEY})
         with urllib.request.urlopen(asked, timeout=10.0) as answer:
             return str(answer.read().decode())
 
