@@ -63,12 +63,12 @@ class StartGate:
 
     def end(self, sequence_id: int, answer_len: int | None) -> None:
         """It waits or runs no more; its answer was so long, if it is whole."""
+        self._note_starts()  # It may have started and ended since anybody looked, and that start is capacity too.
         self.backlog.end(sequence_id, answer_len=answer_len)
 
     def catch_up(self, statistics: ReplicaStatistics, *, now: float) -> None:
         """Enters what the engine has said since."""
-        for _ in range(len(self.starts)):
-            self.backlog.start(self.starts.popleft())
+        self._note_starts()
         # By the engine's word of its last step, or by what is plain from here while a long one runs.
         is_held = statistics.num_waiting > 0 or len(self.backlog) > self._num_slots - sum(self.backlog.num_running())
         self.backlog.starts.advance(is_held=is_held, num_decoded=statistics.counters.num_decode_tokens, now=now)
@@ -88,6 +88,10 @@ class StartGate:
                 )
                 found.append((entry.sequence_id, no_place(waited_s, wait_s)))
         return found
+
+    def _note_starts(self) -> None:
+        for _ in range(len(self.starts)):
+            self.backlog.start(self.starts.popleft())
 
     def _work_ahead(
         self, tier: str, tenant: str, own_work: float, rate: float, statistics: ReplicaStatistics, *, now: float

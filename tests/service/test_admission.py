@@ -234,6 +234,18 @@ async def test_while_paid_callers_are_to_come_back_free_is_promised_nothing() ->
     await engine.close()
 
 
+def test_one_that_started_and_ended_between_two_looks_counts_as_a_start() -> None:
+    """Short answers: the end took it out of the backlog before its start was read, and nobody was sure of any rate."""
+    gate = StartGate(DEFAULT_TIERS, CONFIG, secret=b"secret")
+    for second in range(2):
+        gate.backlog.starts.advance(is_held=True, now=float(second))
+    gate.add(1, ask("x" * 50, max_tokens=100), now=1.0)
+    gate.starts.append(1)
+    gate.end(1, 5)
+    assert gate.backlog.starts.sure_rate > 0.0
+    assert (len(gate.backlog), gate.backlog.num_running()) == (0, [0, 0])
+
+
 async def test_a_replica_that_cannot_serve_refuses_early_and_counts_it() -> None:
     replica = Replica(ScriptedModel(), CONFIG, start_gate=start_gate_of(DEFAULT_TIERS, CONFIG))
     error = replica.refuse_early(FREE)
