@@ -44,12 +44,13 @@ class SmallBodies:
             return message
 
         async def sending(message: Message) -> None:
-            if is_small and not is_whole:
+            is_start = message["type"] == "http.response.start"
+            if is_start and is_small and not is_whole:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._body_timeout_s):
                         while not is_whole:
                             await noting()
-            if not is_whole and message["type"] == "http.response.start" and _CLOSE not in message["headers"]:
+            if is_start and not is_whole and _CLOSE not in message["headers"]:
                 message = {**message, "headers": [*message["headers"], _CLOSE]}
             await send(message)
 

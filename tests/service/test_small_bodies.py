@@ -4,8 +4,10 @@ import asyncio
 import socket
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from batcher.config import TierConfig
+from batcher.service.small_bodies import SmallBodies
 from tests.service.serving import in_mode
 from tests.service.sse import ask
 from tests.service.wire_client import KEY, connected, request
@@ -76,3 +78,30 @@ async def test_a_small_body_that_never_comes_is_not_waited_for_longer_than_any(m
         assert (refusal.status, refusal.headers["connection"]) == (401, "close")
         assert await client.read_to_end() == b""
         assert (await server.ask(request("GET", "/v1/models", headers=KEY))).status == 200
+
+
+async def test_a_small_body_that_never_comes_is_waited_for_once() -> None:
+    """It was for each message of the reply: twice as long, with the head of the refusal already sent."""
+    num_waits = 0
+    sent: list[Message] = []
+
+    async def never() -> Message:
+        nonlocal num_waits
+        num_waits += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    app = SmallBodies(refusing, body_timeout_s=0.01)
+    await app({"type": "http", "headers": [(b"content-length", b"91")]}, never, send)
+    assert num_waits == 1
+    assert sent == [
+        {"type": "http.response.start", "status": 401, "headers": [(b"connection", b"close")]},
+        {"type": "http.response.body", "body": b"no"},
+    ]
