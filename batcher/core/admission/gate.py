@@ -144,14 +144,15 @@ class Gate:
             is_shed = self._scores.score(tier, key, now=now) >= throttle.admitted_share
             if is_shed:
                 limit_s *= SHED_BUDGET
+        if is_early and wait_s <= limit_s:
+            return None
         throttle.observe(wait_s, limit_s, now=now)
         if wait_s <= limit_s:
-            if not is_early:
-                state.arrivals.observe(work, now=now)
-                if is_due:
-                    promises.redeem(key, is_kept=True, now=now)
-                elif not is_shed:
-                    throttle.count(is_refused=False)
+            state.arrivals.observe(work, now=now)
+            if is_due:
+                promises.redeem(key, is_kept=True, now=now)
+            elif not is_shed:
+                throttle.count(is_refused=False)
             return None
         if is_due:
             promises.redeem(key, is_kept=False, now=now)

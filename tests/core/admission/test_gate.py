@@ -254,6 +254,16 @@ def test_an_early_question_changes_nothing_when_the_answer_is_yes() -> None:
     assert ask(gate, "ann", 210, now=2.0, is_early=True) is not None
 
 
+def test_who_is_asked_about_twice_weighs_in_the_pressure_once() -> None:
+    """Those let in have an early question each, and those refused do not come to the second: the queue looked shorter."""
+    gate = a_gate_that_sheds(share=1.0)
+    throttle = gate._tiers["free"].throttle
+    assert ask(gate, "ann", 100, now=1.0, is_early=True) is None
+    assert ask(gate, "ann", 100, now=1.0) is None
+    assert ask(gate, "ben", 210, now=1.0, is_early=True) is not None
+    assert throttle._num_asked == 1 + 2
+
+
 def test_an_early_refusal_is_a_promise_too() -> None:
     gate = a_gate(TierConfig("free", wait_budget_s=0.2))
     assert retry_after_s(ask(gate, "ann", 210, now=1.0, is_early=True)) == 1
