@@ -22,7 +22,7 @@ from typing import Any
 from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, Overloaded, RequestTooLarge, ServiceError, ShuttingDown
 from batcher.service.front import PASSAGE
-from batcher.service.records import Route
+from batcher.service.records import OTHER
 from batcher.service.run import Endpoint
 from batcher.service.run_cycle import RunCycle
 from batcher.service.small_bodies import SMALL_BODY_BYTES
@@ -236,7 +236,7 @@ class FastPathProtocol(TimedProtocol):
             self._has_first_started = self._has_first_started and bool(self._cycles)
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        cycle = RunCycle(self, self._run, self._run.front.open(Route.RUN, {}, None))
+        cycle = RunCycle(self, self._run, self._run.front.open(OTHER, {}, None))
         cycle.refuse(error)
         self._enqueue(cycle, None)
 

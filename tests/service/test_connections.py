@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from batcher.errors import Overloaded
+from batcher.service.records import OTHER, Route
 from tests.service.errors import assert_error
 from tests.service.serving import ASYNC_FAULTY, Gate, quick, serving, until
 from tests.service.wire_client import KEY, Client, chunked, connected, request, run
@@ -250,5 +251,8 @@ async def test_a_connection_too_many_is_refused_in_words() -> None:
                 assert "connections" in assert_error(await third.read(), 529, Overloaded.type)
                 assert await third.read_to_end() == b""
             assert (await first.ask(run("hello"))).status == 200
+            # It counts for no route: none has seen it.
+            statuses = server.service.front.meters.statuses
+            assert (sum(statuses[Route.RUN]), sum(statuses[OTHER])) == (3, 1)
         await until(lambda: not server.server.server_state.connections)
         assert (await server.ask(run("hello"))).status == 200
