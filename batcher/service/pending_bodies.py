@@ -1,4 +1,4 @@
-"""One budget of memory for the bodies of all requests that are not on their way yet.
+"""One budget of memory for large bodies: on the short way until they are on their way, through ASGI until the call is over.
 
 A bound on each body bounds nothing while as many come as there are connections: a thousand clients that send all but the last
 byte and then nothing would hold a gigabyte until their time is up. So whoever holds a large body holds a part of one budget, by
@@ -39,7 +39,8 @@ class PendingBodies:
         """Raises Overloaded, and then has taken nothing."""
         held = self._by_tenant.get(tenant, 0)
         if held + num_bytes > self._max_bytes - self.num_bytes:
-            raise Overloaded("too many large bodies are being received", retry_after_s=_RETRY_AFTER_S, refused=Refused.CAPACITY)
+            message = "too many large bodies are being received or answered"
+            raise Overloaded(message, retry_after_s=_RETRY_AFTER_S, refused=Refused.CAPACITY)
         self._by_tenant[tenant] = held + num_bytes
         self.num_bytes += num_bytes
 
