@@ -50,6 +50,7 @@ class Account:
                 self._front.limiter.give_back(judgement)
             else:
                 self._admitted = judgement
+                passage.num_input = num_input
                 on_admitted(None)
 
         self._front.limiter.reserve(passage.caller, passage.model, num_input, max_output, on_judgement)
@@ -86,7 +87,7 @@ class Account:
         try:
             self._record(Outcome.OK, usage, num_computed)
         except ServiceError:
-            self._front.limiter.give_back(admitted)
+            self._give_back(admitted)
             raise
         self._front.limiter.settle(admitted, num_computed if num_charged is None else num_charged)
 
@@ -96,20 +97,26 @@ class Account:
         admitted = self._close()
         num_computed = max(computed.output_tokens, num_delivered)
         if computed.input_tokens == num_computed == 0:
-            self._front.limiter.give_back(admitted)
+            self._give_back(admitted)
             return
         self._front.limiter.settle(admitted, num_computed)
-        if num_computed:
-            # The log counts what it cannot write and says so; there is no answer left to hold back.
-            with suppress(ServiceError):
-                self._record(outcome, Usage(computed.input_tokens, num_delivered), num_computed)
+        if not num_computed:
+            self._passage.num_input = 0  # Charged to the limit, and not billed.
+            return
+        # The log counts what it cannot write and says so; there is no answer left to hold back.
+        with suppress(ServiceError):
+            self._record(outcome, Usage(computed.input_tokens, num_delivered), num_computed)
 
     def drop(self) -> None:
         """Nothing was done. Nothing happens if it has ended or was never admitted; a verdict still to come is undone."""
         self._is_abandoned = True
         admitted, self._admitted = self._admitted, None
         if admitted is not None:
-            self._front.limiter.give_back(admitted)
+            self._give_back(admitted)
+
+    def _give_back(self, admitted: Admitted) -> None:
+        self._passage.num_input = self._passage.num_output = 0  # Nothing of it is billed.
+        self._front.limiter.give_back(admitted)
 
     def _close(self) -> Admitted:
         admitted, self._admitted = self._admitted, None

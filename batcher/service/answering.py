@@ -105,7 +105,6 @@ class Answering:
             self._output = safety.open_output(context)
         self._prepared = prepared = await self._answerer.prepare(conversation)
         self._delivery = Delivery(counts_bytes=prepared.counts_bytes)
-        self._passage.num_input = prepared.num_input_tokens
         await self.account.reserved(prepared.num_input_tokens, prepared.max_tokens)
         self._number = self._answerer.submit(self._passage.caller, prepared, self._on_event)
 

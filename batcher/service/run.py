@@ -132,9 +132,8 @@ class _Call:
         self._is_over = True
         if self._task is not None:
             self._task.cancel()
-        if self._number is not None and self._endpoint.driver.cancel(self._number) and self._account.is_open:
-            self._account.stopped(Outcome.CANCELLED, Usage(self._passage.num_input, 0), 0)
-        self._account.drop()
+        has_left = self._number is not None and self._endpoint.driver.cancel(self._number)
+        self._give_up(Outcome.CANCELLED, is_computed=has_left or self._has_answer)
 
     # In.
 
@@ -149,7 +148,7 @@ class _Call:
             raise error_of(finding)
 
     def _reserve(self) -> None:
-        self._passage.num_input = num_input = len(self._input if self._input.isascii() else self._input.encode())
+        num_input = len(self._input if self._input.isascii() else self._input.encode())
         self._account.reserve(num_input, 0, self._enter)
 
     def _enter(self, error: ServiceError | None) -> None:
@@ -199,8 +198,19 @@ class _Call:
         self._end(Reply(200, body, passage.shown_id, reply_headers(passage, NATIVE)))
 
     def _refuse(self, error: ServiceError) -> None:
-        self._account.drop()
+        self._give_up(Outcome.FAILED, is_computed=self._has_answer)
         self._end(error)
+
+    @property
+    def _has_answer(self) -> bool:
+        """Whether its batch has answered; that may still be held back."""
+        return self._passage.timing is not None
+
+    def _give_up(self, outcome: Outcome, *, is_computed: bool) -> None:
+        """There is no answer. What a worker had is charged as an answer's input is; else nothing was done."""
+        if is_computed and self._account.is_open:
+            self._account.stopped(outcome, Usage(self._passage.num_input, 0), 0)
+        self._account.drop()
 
     def _end(self, result: Reply | ServiceError) -> None:
         if not self._is_over:

@@ -68,7 +68,6 @@ class WholeEndpoint:
         if safety is not None and (finding := safety.check_input_now(context, texts)) is not None:
             raise error_of(finding)
         prepared = self.answerer.prepare_now(conversation)
-        passage.num_input = prepared.num_input_tokens
         call = _Call(self, passage, context, prepared, on_result)
         call.reserve()
         return call

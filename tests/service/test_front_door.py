@@ -239,3 +239,29 @@ async def test_each_request_has_one_line(capfd: pytest.CaptureFixture[str]) -> N
     assert (lines[0]["own_id"], lines[0]["trace_id"], lines[0]["tenant"]) == ("mine", "a" * 32, "dev-paid")
     assert (lines[0]["input_tokens"], lines[0]["output_tokens"]) == (5, 5)
     assert lines[0]["request_id"].startswith("req_")
+
+
+@pytest.mark.parametrize("route", ["/v1/run", "/v1/run?by=asgi", "/v1/messages", "/v1/messages?by=asgi"])
+async def test_what_is_refused_is_no_billed_input(route: str, gate: Gate, capfd: pytest.CaptureFixture[str]) -> None:
+    """By its limit or by the capacity, and who leaves before there is an answer: these were counted as billed."""
+    tiers = (TierConfig("paid", wait_budget_s=60.0), TierConfig("free", wait_budget_s=0.0, tokens_per_minute=100))
+    limits = {"workers": 1, "max_batch_size": 1, "service_time": 1.0}
+
+    def question(text: str, key: str) -> bytes:
+        content = json.dumps({"input": text}).encode() if "run" in route else body(text, model=FAULTY, max_tokens=10)
+        return request(path=route, body=content, headers={"x-api-key": key})
+
+    async with serving(quick(backend=FAULTY, tiers=tiers, **limits)) as server:
+        async with connected(server.port) as held:
+            held.write(question(gate.hold, "dev-paid"))
+            await until(lambda: server.statistics.num_running == 1)
+            assert (await server.ask(question("no room", "dev-free"))).status == 529
+        await until(lambda: server.statistics.num_live == 0)
+        gate.open()
+        await until(lambda: server.statistics.num_running == 0)
+        assert (await server.ask(question("x" * 80, "dev-free"))).status == 200
+        assert (await server.ask(question("x" * 80, "dev-free"))).status == 429
+        answers = server.service.front.meters.answers
+        assert [answers[tier, FAULTY].input_tokens for tier in ("paid", "free")] == [0, 80]
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"event":"request"' in line]
+    assert sorted((line["status"], line.get("input_tokens", 0)) for line in lines) == [(200, 80), (429, 0), (499, 0), (529, 0)]

@@ -14,7 +14,7 @@ from batcher.core.admission.reservation import Reservation
 from batcher.service.account import Account
 from batcher.service.front import Front
 from batcher.service.run_asgi import RunAsgi
-from batcher.service.safety.contract import CheckContext, Finding
+from batcher.service.safety.contract import CheckContext, Checked, Finding
 from tests.service.errors import assert_error
 from tests.service.limited import SilentStore
 from tests.service.serving import ASYNC_FAULTY, Gate, generating, in_mode, quick, serving, simulated, until
@@ -141,6 +141,41 @@ async def test_who_leaves_in_its_check_holds_nothing(mode: str, is_streamed: boo
         assert server.app.state.service.front.limiter.statistics().num_given_back == 0
 
 
+class PonderingOutput:
+    """A checker of output that never comes to an end; `num_checks` are under way."""
+
+    num_checks = 0
+
+    async def check_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
+        return None
+
+    def check_output(self, context: CheckContext) -> "PonderingOutput":
+        return self
+
+    async def feed(self, text: str) -> Checked:
+        PonderingOutput.num_checks += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            PonderingOutput.num_checks -= 1
+        return Checked(text)
+
+    async def flush(self) -> Checked:
+        return Checked("")
+
+
+async def test_who_leaves_while_its_answer_is_checked_is_charged_what_was_computed(path: str) -> None:
+    """All came back: leaving then made the work free."""
+    checker = f"{__name__}:PonderingOutput"
+    async with serving(quick(tiers=LIMITED, safety_checker=checker, safety_timeout=60.0)) as server:
+        async with connected(server.port) as client:
+            client.write(run("hello", path=path))
+            await until(lambda: PonderingOutput.num_checks == 1)
+        await until(lambda: PonderingOutput.num_checks == 0)
+        limits = server.service.front.limiter.statistics()
+        assert (limits.num_settled, limits.num_given_back) == (1, 0)
+
+
 @pytest.mark.parametrize("path", ["/v1/run", MESSAGES])
 async def test_who_leaves_with_an_idempotency_key_stops_the_work_and_frees_the_key(path: str, gate: Gate) -> None:
     headers = {**KEY, "idempotency-key": "k"}
@@ -177,3 +212,15 @@ async def test_an_answer_that_is_refused_in_the_middle_is_charged_once(tmp_path:
         (record,) = [json.loads(line) for file in usage.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert (record["outcome"], record["output_tokens"]) == ("failed", 0)
     assert record["computed_tokens"] >= len("this is a secret")
+
+
+async def test_whose_answers_may_not_go_out_comes_to_an_end_under_its_limit(path: str, tmp_path: Path) -> None:
+    """All came back: such a caller computed without end."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nname = "out"\nphrases = ["secret"]\nwhere = "output"\nverdict = "refuse"\n')
+    tiers = (TierConfig("paid", requests_per_minute=2),)
+    async with serving(quick(tiers=tiers, safety_rules=rules)) as server:
+        statuses = [(await server.ask(run("a secret", path=path))).status for _ in range(3)]
+        limits = server.service.front.limiter.statistics()
+    assert statuses == [400, 400, 429]
+    assert (limits.num_settled, limits.num_given_back) == (2, 0)
