@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from batcher.errors import ServiceError
 from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
-from batcher.service.front import Passage
+from batcher.service.front import PASSAGE, Passage
 from batcher.service.records import Route
 from batcher.service.replying import addressed, refuse
 from batcher.service.run import RunsEndpoint
@@ -26,6 +26,7 @@ class RunAsgi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         passage = self._front.open(Route.RUN, headers, find_request_id(headers))
+        scope[PASSAGE] = passage  # Where a bug of ours is answered, it is ended.
         try:
             passage.model = self._endpoint.model_id
             passage.enter(headers)
@@ -36,6 +37,9 @@ class RunAsgi:
         except Disconnected:
             passage.leave()
             return
+        except asyncio.CancelledError:
+            passage.leave()
+            raise
         except ServiceError as error:
             reply = refuse(passage, NATIVE, error)
         else:
