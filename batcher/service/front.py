@@ -24,16 +24,13 @@ from batcher.service.front_meters import FrontMeters
 from batcher.service.generation import Timing
 from batcher.service.idempotency import REPLAYED, Idempotency
 from batcher.service.limiter import Limiter, LimitReached
-from batcher.service.records import Refused, RequestLine, what_refused
+from batcher.service.records import INVALID, Refused, RequestLine, what_refused
 from batcher.service.request_log import RequestLog
 from batcher.service.safety.stage import SafetyStage
 from batcher.service.stores.usage_log import UsageLog
 from batcher.service.tracing import NO_PHASES, Phases, TraceContext, Tracer
 from batcher.service.wire.replies import Reply
 from batcher.types import Outcome
-
-INVALID = "invalid"
-"""In place of an Outcome: refused as it could not be accepted from anybody."""
 
 LEFT = 499
 """The status of who left before a reply, in logs and metrics only; web servers' common word for it."""

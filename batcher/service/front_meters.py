@@ -8,7 +8,7 @@ at birth: a route, tier or model that is not in them counts as one and the same 
 from collections.abc import Iterable
 
 from batcher.service.meters import Histogram
-from batcher.service.records import OTHER, Refused, RequestLine, Route
+from batcher.service.records import INVALID, OTHER, Refused, RequestLine, Route
 from batcher.types import Outcome
 
 FRONT_BOUNDS_S = (
@@ -18,7 +18,7 @@ FRONT_BOUNDS_S = (
 """From a millisecond to an answer's minutes, close around what is promised: 500 ms in batch mode, 1 s to the first token."""
 NO_TIER = "none"
 """In place of the tier of a caller without a key."""
-OUTCOMES = (*Outcome, "invalid")
+OUTCOMES = (*Outcome, INVALID)
 ROUTES = (*Route, OTHER)
 STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
 

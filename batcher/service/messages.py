@@ -69,7 +69,7 @@ class ConversationsAsgi:
 
 
 class _Call:
-    """One call of the route. `standing` of its limits is known once they were asked."""
+    """One call of the route."""
 
     def __init__(self, front: Front, answerer: Answerer, http: HttpConfig, dialect: Dialect, passage: Passage) -> None:
         self._front = front

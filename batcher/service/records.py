@@ -27,6 +27,10 @@ OTHER = "other"
 _ROUTES = frozenset(Route)
 
 
+INVALID = "invalid"
+"""In place of an Outcome: refused as it could not be accepted from anybody."""
+
+
 class Refused(StrEnum):
     """What stood in a request's way; a label of metrics. Each says of whom more is needed: the caller's limit, our machines,
     what our machines rely on, or the caller's own request."""
@@ -47,7 +51,7 @@ class Refused(StrEnum):
     """The dynamic throttle: this key is among those that are refused while the overload lasts."""
     SHUTDOWN = "shutdown"
     SAFETY = "safety"
-    """The input did not pass; an answer that was stopped is none of these."""
+    """The input did not pass, or nothing of the answer did; an answer that was stopped is none of these."""
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     IDEMPOTENCY = "idempotency"
@@ -71,7 +75,7 @@ _BY_STATUS = {
     529: Refused.CAPACITY,
 }
 """Any other status of a refused request was invalid."""
-_REFUSALS = frozenset((Outcome.REJECTED_RATE, Outcome.REJECTED_CAPACITY, Outcome.REJECTED_SHUTDOWN, "invalid"))
+_REFUSALS = frozenset((Outcome.REJECTED_RATE, Outcome.REJECTED_CAPACITY, Outcome.REJECTED_SHUTDOWN, INVALID))
 """An expired, cancelled or failed request was let in: it is no refusal."""
 
 
@@ -93,7 +97,7 @@ class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     status: int
     """Of the reply; 499 if the client left before it."""
     outcome: str
-    """An Outcome, or `invalid` for what was refused as it could not be accepted from anybody."""
+    """An Outcome, or INVALID."""
     e2e_s: float
     key: str = ""
     tenant: str = ""
