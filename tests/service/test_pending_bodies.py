@@ -48,7 +48,7 @@ def test_a_tenant_alone_holds_half_and_whoever_comes_then_has_room() -> None:
     bodies = PendingBodies(max_bytes=100_000)
     first, second, other = bodies.open("a"), bodies.open("a"), bodies.open("b")
     first.grow(40_000)
-    with pytest.raises(Overloaded) as refused:
+    with pytest.raises(Overloaded, match="received or answered") as refused:
         second.grow(20_001)
     assert refused.value.retry_after_s == 1
     second.grow(20_000)
