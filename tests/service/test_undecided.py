@@ -104,6 +104,19 @@ async def test_a_refusal_between_leaving_and_hearing_of_it_is_nobodys() -> None:
         passage.leave()
 
 
+async def test_a_call_that_its_server_cancels_is_one_that_left() -> None:
+    """It had no line at all."""
+    async with serving(quick()) as server:
+        scope: Any = {"headers": [(b"x-api-key", b"dev-paid")]}
+        never: Any = asyncio.Event().wait
+        answering = asyncio.ensure_future(RunAsgi(server.service.run, body_timeout_s=60.0)(scope, never, never))
+        await asyncio.sleep(0)
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        assert server.service.front.meters.statuses["/v1/run"] == [0, 0, 0, 0, 1, 0]
+
+
 class _AnyCancelled:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, asyncio.CancelledError)
