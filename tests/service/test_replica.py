@@ -98,7 +98,7 @@ async def test_one_who_leaves_from_its_own_callback_hears_nothing_more() -> None
         await until(lambda: bool(usages))
         assert len(heard) == 1
         assert usages[0].input_tokens == 53
-        assert 1 <= usages[0].output_tokens < 900
+        assert 1 <= usages[0].output_tokens <= 900  # All of them, if this thread stood still meanwhile.
 
 
 async def test_usage_of_one_who_leaves_is_what_was_sampled() -> None:
