@@ -31,8 +31,6 @@ NUM_CLIENTS = 1000
 MAX_RATIO = 1.2
 MAX_GROWTH_MIB = 12.0
 """Of hundreds that have gone through: the server gives back what is spare once that is 8, and a few more are in pieces."""
-SKIPPED_S = 1.0
-"""Of each run, before it is looked at."""
 BODY_TIMEOUT_S = 3.0
 """The server's patience with its clients: short, so that each kind comes to the end of it within its turn."""
 ABUSER_LIMIT = 600
@@ -149,7 +147,7 @@ def _beside(bench: Bench, server: Server, turn_s: float) -> Iterator[Figure]:
 def _good(bench: Bench, server: Server, name: str, turn_s: float) -> tuple[int, float | None]:
     """(requests that did not end well, p95 in seconds)."""
     samples = bench.run(name, server.url, Poisson(RATE), duration_s=turn_s, mix=Mix(GOOD)).samples
-    return sum(code != Ending.OK for code in samples.ending), quantiles(latencies(samples, from_s=SKIPPED_S)).p95
+    return sum(code != Ending.OK for code in samples.ending), quantiles(latencies(samples)).p95
 
 
 def _tell(toll: Toll, busy: float) -> str:
