@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Send
 from batcher.errors import RequestTimeout
 from batcher.service.door import Door
 from batcher.service.pending_bodies import PendingBody
+from batcher.service.small_bodies import SMALL_BODY_BYTES
 from batcher.service.wire.replies import Reply
 
 T = TypeVar("T")
@@ -24,13 +25,16 @@ class Disconnected(Exception):
 async def read_body(receive: Receive, *, door: Door, pending: PendingBody, timeout_s: float) -> bytes:
     """Raises RequestTooLarge as soon as it is, Overloaded if all bodies together are, RequestTimeout, and Disconnected.
 
-    `pending` is to be closed when nobody refers to the body any more.
+    `pending` is to be closed when nobody refers to the body any more. A large one has its turn when this returns.
     """
     try:
         async with asyncio.timeout(timeout_s):
-            return await _read(receive, door, pending)
+            body = await _read(receive, door, pending)
     except TimeoutError:
         raise RequestTimeout(f"the request did not arrive within {timeout_s:g} s") from None
+    if len(body) > SMALL_BODY_BYTES:
+        await door.turns.take()
+    return body
 
 
 async def _read(receive: Receive, door: Door, pending: PendingBody) -> bytes:

@@ -7,6 +7,7 @@ from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, PermissionDenied, RequestTooLarge, ServiceError
 from batcher.service.auth import Caller, Keys
 from batcher.service.pending_bodies import PendingBodies
+from batcher.service.turns import Turns
 
 _MAX_LENGTH_DIGITS = 18
 """A Content-Length with more is too long by its beginning already."""
@@ -19,11 +20,13 @@ def _refuse_nobody(caller: Caller) -> ServiceError | None:
 class Door:
     """One for the whole service: the ids that it gives never repeat."""
 
-    def __init__(self, *, keys: Keys, http: HttpConfig) -> None:
+    def __init__(self, *, keys: Keys, http: HttpConfig, turns: Turns) -> None:
         self._keys = keys
         self.max_body_bytes = http.max_body_bytes
         self.bodies = PendingBodies(max_bytes=http.max_pending_body_bytes)
-        """What may be held of bodies together."""
+        """What may be held of bodies together,"""
+        self.turns = turns
+        """and when each large one is gone on with."""
         self.refuse_early: Callable[[Caller], ServiceError | None] = _refuse_nobody
         """Why this caller's requests are refused at present, whatever they ask: its limit is used up, or nobody has room. Asked
         before a body is read, and so it never waits. Its owner is the service, which knows of limits and of room."""

@@ -44,6 +44,8 @@ class Endpoint(Protocol):
     dialect: Dialect
     model_id: str
     """The model that every call is for; empty where a call's body names it."""
+    is_for_small: bool
+    """Whether only ASGI has a way for calls whose bodies are large: these are not submitted."""
 
     def submit(self, passage: Passage, body: bytes | bytearray, on_result: OnResult) -> Pending | None:
         """Sends a call on its way; `on_result` is called once, perhaps at once. To end the passage is the front end's.
@@ -66,6 +68,7 @@ class RunEndpoint:
 
     route = Route.RUN
     dialect: Dialect = NATIVE
+    is_for_small = False
 
     def __init__(self, *, driver: Driver, front: Front, model_id: str) -> None:
         self.driver = driver
@@ -87,6 +90,7 @@ class NoRunEndpoint:
     route = Route.RUN
     dialect: Dialect = NATIVE
     model_id = ""
+    is_for_small = False
 
     def __init__(self, front: Front) -> None:
         self.front = front
@@ -121,7 +125,7 @@ class _Call:
         safety = self._endpoint.front.safety
         if safety is None:
             self._reserve()
-        elif safety.is_inline:
+        elif safety.can_check_now(len(self._input)):
             self._pass_input(safety.check_input_now(self._context, [self._input]))
         else:
             self._spawn(self._check_input(safety))
@@ -168,7 +172,7 @@ class _Call:
         safety = self._endpoint.front.safety
         if safety is None:
             self._answer(end.output)
-        elif safety.is_inline:
+        elif safety.can_check_now(len(end.output)):
             self._pass_output(end.output, safety.check_output_now(self._context, end.output).finding)
         else:
             self._spawn(self._check_output(safety, end.output))
@@ -218,13 +222,19 @@ class _Call:
             self._on_result(result)
 
     def _spawn(self, check: Coroutine[None, None, None]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._guarded(check))
+        self._task = spawn(check, self._refuse)
 
-    async def _guarded(self, check: Coroutine[None, None, None]) -> None:
-        try:
-            await check
-        except ServiceError as error:
-            self._refuse(error)
-        except Exception as error:
-            log.error("request_failed", exc_info=error)
-            self._refuse(ServerFault("internal error"))
+
+def spawn(check: Coroutine[None, None, None], on_error: Callable[[ServiceError], None]) -> "asyncio.Task[None]":
+    """A part of a call that takes a task; `on_error` is told what it raises."""
+    return asyncio.get_running_loop().create_task(_guarded(check, on_error))
+
+
+async def _guarded(check: Coroutine[None, None, None], on_error: Callable[[ServiceError], None]) -> None:
+    try:
+        await check
+    except ServiceError as error:
+        on_error(error)
+    except Exception as error:
+        log.error("request_failed", exc_info=error)
+        on_error(ServerFault("internal error"))

@@ -33,9 +33,10 @@ class Connection(Protocol):
 class RunCycle:
     """`refusal` is the reason once the request is refused; `reads_on` says that its body is read even so.
 
-    `pending_body` is what a large body holds of the server's budget, until it has come whole and has its turn, or comes for
-    nothing. `passage` takes it through the stages; `pending` is what it was submitted as, until that is over: each knows the
-    other, and what stayed so would keep the request, body and all, until the collector of cycles comes.
+    `pending_body` is what a large body holds of the server's budget, until it has come whole and has its turn, among the
+    connection's requests and among all large ones, or comes for nothing. `passage` takes it through the stages; `pending` is
+    what it was submitted as, until that is over: each knows the other, and what stayed so would keep the request, body and all,
+    until the collector of cycles comes.
     """
 
     __slots__ = (
@@ -137,19 +138,31 @@ class RunCycle:
             if not (self.reads_on and self.more_body):
                 self._reply(self.refusal)
         elif not self.more_body:
-            body, self.body = self.body, b""
-            self._close_body()  # From here on the queues bound it, and ASGI counts it anew.
-            try:
-                pending = self.endpoint.submit(self.passage, body, self._reply)
-                if pending is None:
-                    self.connection.hand_over(self, body)
-                elif not self.response_complete:
-                    self.pending = pending
-            except ServiceError as error:
-                self._reply(error)
-            except Exception as error:
-                log.error("request_failed", exc_info=error)
-                self._reply(ServerFault("internal error"))
+            if self.pending_body is None:
+                self._submit()
+            elif self.endpoint.is_for_small:
+                body, self.body = self.body, b""
+                self._close_body()  # ASGI counts it anew.
+                self.connection.hand_over(self, body)
+            else:
+                self.endpoint.front.door.turns.call(self._submit)
+
+    def _submit(self) -> None:
+        if self.response_complete:
+            return  # While it waited for its turn.
+        body, self.body = self.body, b""
+        self._close_body()  # From here on the queues bound it.
+        try:
+            pending = self.endpoint.submit(self.passage, body, self._reply)
+            if pending is None:
+                self.connection.hand_over(self, body)
+            elif not self.response_complete:
+                self.pending = pending
+        except ServiceError as error:
+            self._reply(error)
+        except Exception as error:
+            log.error("request_failed", exc_info=error)
+            self._reply(ServerFault("internal error"))
 
     def _close_body(self) -> None:
         if self.pending_body is not None:

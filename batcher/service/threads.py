@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 NUM_THREADS = 4
-"""Calls that run at the same time. One that hangs keeps its thread; when all hang, every further call fails at once."""
+"""Calls that run at the same time, unless told otherwise. One that hangs keeps its thread; when all hang, every further call
+fails at once."""
 MAX_WAITING = 64
 """Calls that wait for a thread: more could not start within any timeout that is worth having."""
 
@@ -24,9 +25,10 @@ class Busy(Exception):
 class Threads:
     """Started by its first call; lives on one event loop. Daemons: the process ends without those that hang."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, num_threads: int = NUM_THREADS) -> None:
         """`name` is what the threads are called by, with a number."""
         self._name = name
+        self._max_threads = num_threads
         self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._num_open = 0
         """Calls that wait or run, whether or not somebody still waits for them. Touched on the event loop only."""
@@ -34,9 +36,9 @@ class Threads:
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Any:
         """What it returns or raises. Raises Busy at once. Cancelled, it leaves the call to itself: nobody can stop a thread."""
-        if self._num_open >= NUM_THREADS + MAX_WAITING:
+        if self._num_open >= self._max_threads + MAX_WAITING:
             raise Busy
-        if self._num_threads < min(NUM_THREADS, self._num_open + 1):
+        if self._num_threads < min(self._max_threads, self._num_open + 1):
             self._num_threads += 1
             threading.Thread(target=self._run, name=f"{self._name}-{self._num_threads}", daemon=True).start()
         self._num_open += 1

@@ -1,11 +1,12 @@
 """Whole answers to conversations on the short way: inside uvicorn's protocol, by callbacks, as `POST /v1/run` is answered.
 
 Through ASGI the same answer takes three tasks and twice the CPU. Here it takes none, and so it must wait for nothing but the
-limits and the answer itself. What is more than that (a stream, a checker on a thread, a text too long to be looked through at
-once) is left to `messages.py`, which does all of it. Only batch mode's text backends are served like this: where a model
-generates, its work makes all of this small.
+limits and the answer itself. What is more than that (a stream, a checker on a thread, a large body) is left to `messages.py`,
+which does all of it; only an answer too long to be looked through at once takes a task here. Only batch mode's text backends
+are served like this: where a model generates, its work makes all of this small.
 """
 
+import asyncio
 from collections.abc import Mapping
 
 from batcher.errors import ServiceError
@@ -16,9 +17,9 @@ from batcher.service.front import Front, Passage
 from batcher.service.generation import Delta, Event, Failed, Finished
 from batcher.service.records import Route
 from batcher.service.replying import answer_head, reply_headers
-from batcher.service.run import OnResult, Pending
-from batcher.service.safety.contract import CheckContext, Verdict
-from batcher.service.safety.stage import error_of
+from batcher.service.run import OnResult, Pending, spawn
+from batcher.service.safety.contract import CheckContext, Checked, Verdict
+from batcher.service.safety.stage import SafetyStage, error_of
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.service.wire.dialect import Dialect
 from batcher.service.wire.native import NATIVE
@@ -49,6 +50,7 @@ class WholeEndpoint:
     """An Endpoint: one route in one grammar."""
 
     model_id = ""
+    is_for_small = True
 
     def __init__(self, front: Front, answerer: TextAnswerer, route: Route, dialect: Dialect) -> None:
         self.front = front
@@ -61,7 +63,7 @@ class WholeEndpoint:
         require_model(self.answerer, conversation.model)
         texts = [message.content for message in conversation.messages]
         safety = self.front.safety
-        if conversation.is_streamed or not (safety is None or safety.can_check_now(sum(map(len, texts)))):
+        if conversation.is_streamed:
             return None
         passage.model = self.answerer.model_id
         context = CheckContext(tenant=passage.caller.tenant, tier=passage.caller.tier, model=passage.model)
@@ -74,9 +76,22 @@ class WholeEndpoint:
 
 
 class _Call:
-    """`_number` is what the answerer knows it by, once submitted."""
+    """`_number` is what the answerer knows it by, once submitted; `_computed` is what its answer took, once that is there,
+    and `_check` looks through it where that takes a task."""
 
-    __slots__ = ("_account", "_context", "_endpoint", "_is_over", "_number", "_on_result", "_passage", "_prepared", "_text")
+    __slots__ = (
+        "_account",
+        "_check",
+        "_computed",
+        "_context",
+        "_endpoint",
+        "_is_over",
+        "_number",
+        "_on_result",
+        "_passage",
+        "_prepared",
+        "_text",
+    )
 
     def __init__(
         self, endpoint: WholeEndpoint, passage: Passage, context: CheckContext, prepared: Prepared, on_result: OnResult
@@ -89,6 +104,8 @@ class _Call:
         self._account = Account(endpoint.front, passage)
         self._number: int | None = None
         self._text = ""
+        self._check: asyncio.Task[None] | None = None
+        self._computed: Usage | None = None
         self._is_over = False
 
     def reserve(self) -> None:
@@ -99,7 +116,11 @@ class _Call:
         if self._is_over:
             return
         self._is_over = True
-        if self._number is not None:
+        if self._check is not None:
+            self._check.cancel()
+        if self._computed is not None:
+            self._stopped(self._computed)
+        elif self._number is not None:
             self._endpoint.answerer.cancel(self._number, self._stopped)
         self._account.drop()
 
@@ -119,24 +140,41 @@ class _Call:
         elif isinstance(event, Finished):
             self._text += event.text
             self._passage.timing = event.timing
-            self._finish(event)
+            self._computed = event.usage
+            safety = self._endpoint.front.safety
+            if safety is None or safety.can_check_now(len(self._text)):
+                self._finish(event, None if safety is None else safety.check_output_now(self._context, self._text))
+            else:
+                self._check = spawn(self._check_output(safety, event), self._refuse)
         else:
             assert isinstance(event, Failed)
             self._account.stopped(event.outcome, event.usage, 0)
             self._end(event.error)
 
-    def _finish(self, end: Finished) -> None:
-        safety, num_computed = self._endpoint.front.safety, end.usage.output_tokens
-        if safety is not None:
-            checked = safety.check_output_now(self._context, self._text)
-            if checked.finding is not None:
-                if checked.finding.verdict is Verdict.REFUSE:
-                    self._account.stopped(Outcome.FAILED, end.usage, 0)
-                    self._end(error_of(checked.finding))
-                    return
-                self._text = checked.text
-                delivered = Usage(end.usage.input_tokens, len(checked.text.encode()))
-                end = Finished("", FinishReason.REFUSAL, delivered)
+    async def _check_output(self, safety: SafetyStage, end: Finished) -> None:
+        checks = safety.open_output(self._context)
+        checked = await checks.feed(self._text)
+        if checked.finding is None:
+            last = await checks.flush()
+            checked = Checked(checked.text + last.text, last.finding)
+        self._finish(end, checked)
+
+    def _refuse(self, error: ServiceError) -> None:
+        """There is an answer, and it is for nobody."""
+        if self._account.is_open:
+            assert self._computed is not None
+            self._account.stopped(Outcome.FAILED, self._computed, 0)
+        self._end(error)
+
+    def _finish(self, end: Finished, checked: Checked | None) -> None:
+        num_computed = end.usage.output_tokens
+        if checked is not None and checked.finding is not None:
+            if checked.finding.verdict is Verdict.REFUSE:
+                self._refuse(error_of(checked.finding))
+                return
+            self._text = checked.text
+            delivered = Usage(end.usage.input_tokens, len(checked.text.encode()))
+            end = Finished("", FinishReason.REFUSAL, delivered)
         self._passage.num_output = end.usage.output_tokens
         try:
             self._account.answered(end.usage, num_computed=num_computed)

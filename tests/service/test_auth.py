@@ -12,6 +12,7 @@ from batcher.errors import ConfigError, InvalidRequest, NotAuthenticated, Permis
 from batcher.service import auth
 from batcher.service.auth import Caller, DevelopmentKeys, Keyring
 from batcher.service.door import Door
+from batcher.service.turns import Turns
 
 TIERS = (TierConfig("paid", requests_per_minute=600), TierConfig("free", requests_per_minute=6, tokens_per_minute=1000))
 
@@ -134,7 +135,7 @@ def test_whoever_makes_up_names_leaves_nothing_behind() -> None:
 
 @pytest.fixture
 def door() -> Door:
-    return Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(max_body_bytes=1000))
+    return Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(max_body_bytes=1000), turns=Turns())
 
 
 PAID = {b"x-api-key": b"dev-paid"}
@@ -192,12 +193,12 @@ def test_the_operators_routes_are_for_operators(door: Door) -> None:
     door.require_operator(door.authenticate({b"x-api-key": b"dev-operator"}))
     with pytest.raises(PermissionDenied, match="operator's key: on development keys, send x-api-key: dev-operator"):
         door.require_operator(door.authenticate(PAID))
-    configured = Door(keys=Keyring([key("ada", b"a")], TIERS), http=HttpConfig())
+    configured = Door(keys=Keyring([key("ada", b"a")], TIERS), http=HttpConfig(), turns=Turns())
     with pytest.raises(PermissionDenied, match="`batcher keys create --operator` makes one"):
         configured.require_operator(configured.authenticate({b"x-api-key": b"a"}))
 
 
 def test_ids_of_the_door_never_repeat(door: Door) -> None:
-    other = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig())
+    other = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(), turns=Turns())
     draw: list[Callable[[], str]] = [door.next_id, other.next_id] * 100
     assert len({next_id() for next_id in draw}) == 200

@@ -41,7 +41,7 @@ class RuleSet:
         """In a text that is whole."""
         found = []
         # Bytes: RE2's wrapper takes half as long again for characters, whose positions nobody wants here.
-        if self._any_phrase is not None and self._any_phrase.search(spaced_loosely(fold(text)).encode()):
+        if self._any_phrase is not None and self._any_phrase.search(spaced_loosely(fold(text))):
             found += [scanner.feed(text, is_last=True) for scanner in self._phrase_scanners()]
         if self._expressions is not None and (first := self._expressions.first_in(text)) is not None:
             found.append(first)

@@ -20,9 +20,14 @@ BREAK = "\U0010ffff"
 
 _RUN = re.compile(r"\s+")
 _NO_SPACE = re.compile(r"[^\S ]")
-"""Whitespace of other kinds."""
+"""Whitespace of other kinds,"""
+NO_SPACES = tuple(char for char in map(chr, range(0x3001)) if char.isspace() and char != " ")
+"""and each of them."""
+_SHORT = 256
+"""Characters. In longer text to replace each kind of whitespace, which is rarely there, is up to fifty times as fast."""
 _WIDE = re.compile("   *")
 """Two literals first: a search for them takes a tenth of the time that it takes for ` {2,}`."""
+_WIDE_BYTES = re.compile(b"   *")
 
 
 def spaced_once(phrase: str) -> str:
@@ -30,9 +35,18 @@ def spaced_once(phrase: str) -> str:
     return _RUN.sub(" ", phrase)
 
 
-def spaced_loosely(text: str) -> str:
-    """Symbols that have every phrase that the text has, and perhaps more: quick, to rule out that there is any."""
-    return f" {' '.join(text.split())} "
+def spaced_loosely(text: str) -> bytes:
+    """Symbols, in UTF-8, that have every phrase that the text has, and perhaps more: quick, to rule out that there is any."""
+    return _WIDE_BYTES.sub(b" ", only_spaces(text).encode())
+
+
+def only_spaces(text: str) -> str:
+    """Each character of whitespace is a space, so that positions stay."""
+    if len(text) <= _SHORT:
+        return _NO_SPACE.sub(" ", text)
+    for char in NO_SPACES:
+        text = text.replace(char, " ")
+    return text
 
 
 class SpacedText:
@@ -55,7 +69,7 @@ class SpacedText:
         while self._odd and self._odd[0][0] < self.num_symbols - self._num_kept:
             self._odd.popleft()
         self._num_chars += len(text)
-        text = _NO_SPACE.sub(" ", text)
+        text = only_spaces(text)
         parts: list[str] = []
         begin = 0
         if self._run:

@@ -29,10 +29,14 @@ from batcher.service.safety.loading import load_checker
 from batcher.service.safety.plugged import PluggedAnswer, plugged_finding
 from batcher.service.safety.rulebook import AnswerScan, RuleBook
 from batcher.service.safety.rules import load_rules
+from batcher.service.turns import Turns
 
 MAX_INLINE_CHARS = 20_000
-"""Looked through on the event loop: 0.1 ms as a rule, 50 ms by the worst pattern that one rule may have. Longer input goes to a
-thread; RE2 lets go of the interpreter meanwhile."""
+"""Looked through on the event loop at once: 0.1 ms as a rule, 50 ms by the worst pattern that one rule may have. Longer input
+goes to a thread, since patterns want it whole; longer output is looked through in pieces, one at a turn."""
+_NUM_RULE_THREADS = 1
+"""RE2 lets go of the interpreter, what comes before it does not: with several threads the event loop waits for each of them,
+whenever it has let go of it for a moment."""
 
 PLUGGED = "plugged_in"
 """The rule of all findings of a plugged-in checker, in metrics: it may name as many rules as it likes."""
@@ -68,13 +72,14 @@ def error_of(finding: Finding) -> ServiceError:
 class SafetyStage:
     """One for the whole service; lives on its event loop. Its birth raises ConfigError for what cannot work."""
 
-    def __init__(self, config: SafetyConfig, *, models: tuple[str, ...], tiers: tuple[str, ...]) -> None:
+    def __init__(self, config: SafetyConfig, *, models: tuple[str, ...], tiers: tuple[str, ...], turns: Turns) -> None:
+        self.turns = turns
         self._is_open = config.on_failure is OnFailure.OPEN
         rules = load_rules(config.rules, models=models, tiers=tiers) if config.rules is not None else ()
         self._book = RuleBook(rules)
         self._checker: Checker | None = load_checker(config.checker) if config.checker is not None else None
         # Two: rules must not wait for the threads of a checker that hangs.
-        self._rules_runner = Runner(config.timeout_s)
+        self._rules_runner = Runner(config.timeout_s, num_threads=_NUM_RULE_THREADS)
         self._plugged_runner = Runner(config.timeout_s)
         self.is_inline = self._checker is None
         """Whether the `..._now` methods do all there is to do."""
@@ -185,7 +190,16 @@ class AnswerGuard:
 
     async def feed(self, text: str) -> Checked:
         """What may go out now. `text` is not empty."""
-        return await self._pass_on(self._scan_text(text, is_last=False), is_last=False)
+        if self._scan is None or len(text) <= MAX_INLINE_CHARS:
+            return await self._pass_on(self._scan_text(text, is_last=False), is_last=False)
+        released, finding = "", None
+        for begin in range(0, len(text), MAX_INLINE_CHARS):
+            await self._stage.turns.take()
+            checked = self._scan_text(text[begin : begin + MAX_INLINE_CHARS], is_last=False)
+            released += checked.text
+            if (finding := checked.finding) is not None:
+                break
+        return await self._pass_on(Checked(released, finding), is_last=False)
 
     async def flush(self) -> Checked:
         """The rest."""

@@ -14,6 +14,7 @@ from batcher.service.safety.loading import load_checker
 from batcher.service.safety.stage import FAILED, MAX_INLINE_CHARS, SafetyStage, Side, error_of
 from batcher.service.safety_metrics import safety_metrics
 from batcher.service.threads import MAX_WAITING, NUM_THREADS
+from batcher.service.turns import Turns
 from tests.service.safety.checkers import CONTEXT, FOUND, AsyncHanging, Hanging, stage_of, written
 
 pytestmark = pytest.mark.anyio
@@ -219,7 +220,8 @@ def test_a_checker_that_cannot_work_is_told_at_start(name: str, words: str) -> N
 
 async def test_metrics_know_every_finding_before_there_is_one() -> None:
     """A check that failed, and a plugged-in checker's first finding, each added a line to the page."""
-    stage = SafetyStage(SafetyConfig(checker="examples.safety_checker:CardNumbers"), models=("m",), tiers=("paid",))
+    config = SafetyConfig(checker="examples.safety_checker:CardNumbers")
+    stage = SafetyStage(config, models=("m",), tiers=("paid",), turns=Turns())
     before = set(stage.statistics().findings)
     finding = await stage.check_input(CONTEXT, ["pay with 4111 1111 1111 1111"])
     assert finding is not None
@@ -244,7 +246,7 @@ async def test_metrics_know_every_rule_before_it_finds_anything(rules: Path) -> 
 
 async def test_the_example_finds_card_numbers_and_nothing_else() -> None:
     config = SafetyConfig(checker="examples.safety_checker:CardNumbers")
-    stage = SafetyStage(config, models=("smollm2",), tiers=("paid",))
+    stage = SafetyStage(config, models=("smollm2",), tiers=("paid",), turns=Turns())
     assert await stage.check_input(CONTEXT, ["pay with 4111 1111 1111 1111"]) is not None
     assert await stage.check_input(CONTEXT, ["pay with 4111 1111 1111 1112"]) is None
     assert (await answer(stage, "it is 41", "11-1111-1111", "-1111.", " Bye")).text == "it is "
