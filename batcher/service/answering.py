@@ -28,7 +28,7 @@ _EVENT_BYTES = 64
 """Of each event beside its text."""
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class Piece(msgspec.Struct, frozen=True):
     """What may go out now, and the end if this is it."""
 
     text: str

@@ -39,7 +39,7 @@ MAX_FAILED_STEPS = 3
 """Steps that may fail in a row before the backend is given up: one may be a bad input's, three are the device's."""
 
 
-class _Flight(msgspec.Struct, frozen=True, gc=False):
+class _Flight(msgspec.Struct, frozen=True):
     """A step that the scheduler counts on."""
 
     step: Step

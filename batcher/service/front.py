@@ -147,7 +147,9 @@ class Passage:
         return NO_PHASES if timing is None else Phases(timing.started_at - self.arrived_at, timing.run_s)
 
     def refuse(self, error: ServiceError) -> None:
-        """Ends with an error."""
+        """Ends with an error. Its traceback goes: that knows the frames that it came through, and these know it, prompt and
+        all."""
+        error.__traceback__ = None
         if isinstance(error, LimitReached):
             self.standing = error.standing
         refused = Refused.SAFETY if isinstance(error, SafetyRefused) else error.refused

@@ -75,7 +75,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     timing: Timing | None = None
 
 
-class Failed(msgspec.Struct, frozen=True, gc=False):
+class Failed(msgspec.Struct, frozen=True):
     """The answer ends here without being complete: refused, expired or broken. `outcome` is never ok; nor cancelled, unless the
     caller is still there and is told why."""
 

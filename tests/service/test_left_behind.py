@@ -8,10 +8,13 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from typing import cast
+from unittest.mock import patch
 
 import pytest
 
 from batcher.config import TierConfig
+from batcher.core.admission.gate import Refusal
+from batcher.errors import Overloaded
 from batcher.service.conversation import Conversation
 from batcher.types import Outcome
 from tests.service.serving import Generating, Serving, generating, quick, serving, simulated, until
@@ -38,6 +41,16 @@ async def is_too_long(server: Generating) -> None:
     assert (await server.ask(ask("x" * 5_000, max_tokens=10**9))).status == 400
 
 
+async def is_refused_by_the_engine(server: Generating) -> None:
+    """What it is told with was kept by the frames that it came through, and those by what it came in: no collector saw it."""
+    replica = server.service.replica
+    error = Overloaded("as if it were busy", retry_after_s=1)
+    refusal = Refusal(Outcome.REJECTED_CAPACITY, error)
+    with patch.object(replica, "_refusal", lambda tier, tenant, key_id, asked, *, now: asked and refusal):
+        for is_streamed in (False, True):
+            assert (await server.ask(ask("hello", stream=is_streamed))).status == 529
+
+
 async def leaves(server: Generating) -> None:
     async with connected(server.port) as client:
         await (await opened(client, ask("x", max_tokens=LONG, stream=True))).next()
@@ -51,10 +64,10 @@ async def does_not_read(server: Generating) -> None:
         await until(lambda: server.count(Outcome.CANCELLED) == 1)
 
 
-@pytest.mark.parametrize("case", [is_answered, is_too_long, leaves, does_not_read])
+@pytest.mark.parametrize("case", [is_answered, is_too_long, is_refused_by_the_engine, leaves, does_not_read])
 async def test_nothing_of_a_request_waits_for_the_collector(case: Callable[[Generating], Awaitable[None]]) -> None:
     async with generating(simulated(simulated_answer="repeat", body_timeout=0.05)) as server:
-        for _ in range(3 if case in (is_answered, is_too_long) else 1):
+        for _ in range(1 if case in (leaves, does_not_read) else 3):
             await case(server)
         await until(lambda: num_conversations() == 0)
 

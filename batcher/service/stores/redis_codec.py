@@ -17,7 +17,7 @@ _US = 10**6
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
+class Ask(msgspec.Struct, frozen=True):
     """A request that waits for its verdict."""
 
     subjects: tuple[Subject, ...]
