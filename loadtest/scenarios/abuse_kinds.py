@@ -234,11 +234,11 @@ def _limited(key: Key) -> list[tuple[Manner, Make]]:
     ]
 
 
-def _long(manner: Manner, *streams: bool) -> Callable[[Key], list[tuple[Manner, Make]]]:
-    """In continuous mode: answers that nobody waits for the end of."""
+def _long(manner: Manner, *streams: bool, max_tokens: int = 5000) -> Callable[[Key], list[tuple[Manner, Make]]]:
+    """In continuous mode: answers that nobody waits for the end of, as they are, so long."""
 
     def make(key: Key, stream: bool) -> Make:
-        body = message_body("for ever ", max_tokens=5000, stream=stream)
+        body = message_body("for ever ", max_tokens=max_tokens, stream=stream)
         return lambda random: post(MESSAGES, key(random), body)
 
     return lambda key: [(manner, make(key, stream)) for stream in streams]
@@ -257,8 +257,9 @@ KINDS = {
         _kind("idempotency-keys", 2.0, _idempotent),
         _kind("leavers", 10.0, _leavers),
         _kind("over-limits", 2.0, _limited),
+        _kind("listeners", 2.0, _long(ask, True, False, max_tokens=200)),
         _kind("unread-streams", 5.0, _long(deaf, True)),
         _kind("long-answers", 30.0, _long(hold, True, False)),
     )
 }
-"""The first is no abuse; the last two are continuous mode's."""
+"""The first is no abuse; the last three are continuous mode's, of which the first is none either."""

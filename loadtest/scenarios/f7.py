@@ -44,8 +44,10 @@ SETTLE_S = 15.0
 MAX_LEFT_S = 1.0
 """From when all have left to when nothing runs for them: two steps and the way there (CASES B24)."""
 
-IN_BATCH = [name for name in KINDS if name not in ("crowd", "unread-streams", "long-answers")]
+HARMLESS = ["crowd", "listeners"]
+"""In batch mode and in continuous mode."""
 IN_CONTINUOUS = ["unread-streams", "long-answers"]
+IN_BATCH = [name for name in KINDS if name not in (*HARMLESS, *IN_CONTINUOUS)]
 
 HELD = (
     "batcher_live_requests",
@@ -181,9 +183,11 @@ def _held(page: str) -> float:
 
 
 def _left_streams(bench: Bench, server: Server, turn_s: float) -> Iterator[Figure]:
-    with abusing(server.url, "crowd", num_clients=NUM_CLIENTS, seed=bench.seed):
+    server.ask("/v1/messages", message_body("good", max_tokens=10))  # From its first answer on it knows what it can do.
+    with abusing(server.url, "listeners", num_clients=NUM_CLIENTS, seed=bench.seed) as listeners:
         time.sleep(turn_s)
-    server.ask("/v1/messages", message_body("good", max_tokens=10))  # The usage log has its file from its first record on.
+        listeners.end()
+    bench.say(_tell(listeners.toll, 0.0))
     before = remains(server)
     for kind in IN_CONTINUOUS:
         bench.say(f"\n[bold]{kind}[/bold]")
