@@ -72,8 +72,8 @@ def _crowd(key: Key) -> list[tuple[Manner, Make]]:
     """No abuse: as many clients, as many bytes, all good."""
     return [
         (ask, lambda random: post(RUN, key(random), run_body("good " * 200))),
-        (ask, lambda random: post(MESSAGES, key(random), message_body("good " * 2_000))),
-        (ask, lambda random: post(MESSAGES, key(random), message_body("good " * 2_000, stream=True))),
+        (ask, lambda random: post(MESSAGES, key(random), message_body("good " * 20_000))),
+        (ask, lambda random: post(MESSAGES, key(random), message_body("good " * 20_000, stream=True))),
     ]
 
 
