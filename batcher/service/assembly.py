@@ -62,7 +62,9 @@ class Entrance:
             request_log=self.request_log,
             tracer=create_tracer(settings.tracing, models=models),
         )
-        self.front.door.refuse_early = lambda caller: limiter.peek(caller) or self._refuse_unrecorded() or refuse_early(caller)
+        door = self.front.door
+        door.refuse_by_limits = lambda caller: limiter.peek(caller) or self._refuse_unrecorded()
+        door.refuse_by_load = refuse_early
 
     def _refuse_unrecorded(self) -> ServiceError | None:
         usage = self.front.usage

@@ -1,16 +1,23 @@
 """Who may come in, judged by a request's headers alone, and how those are told that may not. Every route has this in common."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
+from math import inf
 
 from batcher.config import HttpConfig
 from batcher.errors import InvalidRequest, PermissionDenied, RequestTooLarge, ServiceError
 from batcher.service.auth import Caller, Keys
 from batcher.service.pending_bodies import PendingBodies
+from batcher.service.small_bodies import SMALL_BODY_BYTES
 from batcher.service.turns import Turns
+from batcher.service.wire.replies import declared_length
 
 _MAX_LENGTH_DIGITS = 18
 """A Content-Length with more is too long by its beginning already."""
+
+_BUSY_S = 1.0
+"""From a refusal on, every request is judged by its headers. A crowd that is refused keeps it so."""
 
 
 def _refuse_nobody(caller: Caller) -> ServiceError | None:
@@ -20,16 +27,19 @@ def _refuse_nobody(caller: Caller) -> ServiceError | None:
 class Door:
     """One for the whole service: the ids that it gives never repeat."""
 
-    def __init__(self, *, keys: Keys, http: HttpConfig, turns: Turns) -> None:
+    def __init__(self, *, keys: Keys, http: HttpConfig, turns: Turns, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self.max_body_bytes = http.max_body_bytes
         self.bodies = PendingBodies(max_bytes=http.max_pending_body_bytes)
         """What may be held of bodies together,"""
         self.turns = turns
         """and when each large one is gone on with."""
-        self.refuse_early: Callable[[Caller], ServiceError | None] = _refuse_nobody
-        """Why this caller's requests are refused at present, whatever they ask: its limit is used up, or nobody has room. Asked
-        before a body is read, and so it never waits. Its owner is the service, which knows of limits and of room."""
+        self.refuse_by_limits: Callable[[Caller], ServiceError | None] = _refuse_nobody
+        """Why this caller's requests are refused at present, whatever they ask: its limit is used up,"""
+        self.refuse_by_load: Callable[[Caller], ServiceError | None] = _refuse_nobody
+        """or nobody has room. Asked before a body is read, and so they never wait. Their owner is the service."""
+        self._clock = clock
+        self._is_busy_until = -inf
         # Ids are unique beyond this process: a random prefix, then a count.
         self._id_prefix = f"req_{os.urandom(5).hex()}"
         self._num_ids = 0
@@ -47,10 +57,21 @@ class Door:
             self.check_length(int(length[:_MAX_LENGTH_DIGITS]))
         return caller
 
-    def check_early(self, caller: Caller) -> None:
-        """Raises what this caller's requests are refused with at present, if they are. For the routes that make work."""
-        if (error := self.refuse_early(caller)) is not None:
+    def check_early(self, caller: Caller, headers: Mapping[bytes, bytes]) -> None:
+        """Raises what this caller's requests are refused with at present, if they are. For the routes that make work.
+
+        Nobody is asked whether there is room for a small body while there was room for everybody: it is there anyway, and will
+        be judged.
+        """
+        error = self.refuse_by_limits(caller)
+        if error is None and (self._clock() < self._is_busy_until or declared_length(headers) > SMALL_BODY_BYTES):
+            error = self.refuse_by_load(caller)
+        if error is not None:
             raise error
+
+    def note_busy(self) -> None:
+        """Somebody was refused for load."""
+        self._is_busy_until = self._clock() + _BUSY_S
 
     def require_operator(self, caller: Caller) -> None:
         """Raises PermissionDenied."""

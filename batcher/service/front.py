@@ -135,7 +135,7 @@ class Passage:
     def enter(self, headers: Mapping[bytes, bytes]) -> None:
         """Learns whose call it is. Raises the ServiceError for who may not come in, or may not now, before a body is read."""
         self.caller = self.front.door.authenticate(headers)
-        self.front.door.check_early(self.caller)
+        self.front.door.check_early(self.caller, headers)
 
     def note_first(self) -> None:
         if self.first_at is None:
@@ -152,6 +152,8 @@ class Passage:
         error.__traceback__ = None
         if isinstance(error, LimitReached):
             self.standing = error.standing
+        elif isinstance(error, Overloaded):
+            self.front.door.note_busy()
         refused = Refused.SAFETY if isinstance(error, SafetyRefused) else error.refused
         self.end(error.status, outcome_of(error), error.type, refused=refused)
 

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from batcher.config import NO_LIMIT, HttpConfig, KeyConfig, RateLimit, TierConfig
-from batcher.errors import ConfigError, InvalidRequest, NotAuthenticated, PermissionDenied, RateLimited, RequestTooLarge
+from batcher.errors import (
+    ConfigError,
+    InvalidRequest,
+    NotAuthenticated,
+    Overloaded,
+    PermissionDenied,
+    RateLimited,
+    RequestTooLarge,
+)
 from batcher.service import auth
 from batcher.service.auth import Caller, DevelopmentKeys, Keyring
 from batcher.service.door import Door
@@ -173,7 +181,7 @@ def test_headers_that_can_be_served_are_let_in(door: Door, headers: dict[bytes, 
     assert door.authenticate({**PAID, **headers}).tenant == "dev-paid"
 
 
-def test_who_has_a_key_may_be_refused_before_its_body_is_read(door: Door) -> None:
+def test_who_is_over_its_limit_is_refused_before_any_body_is_read(door: Door) -> None:
     asked: list[str] = []
 
     def refuse_free(caller: Caller) -> RateLimited | None:
@@ -181,12 +189,46 @@ def test_who_has_a_key_may_be_refused_before_its_body_is_read(door: Door) -> Non
         return RateLimited("later", retry_after_s=3) if caller.tier == "free" else None
 
     paid, free = door.authenticate(PAID), door.authenticate({b"x-api-key": b"dev-free"})
-    door.check_early(free)
-    door.refuse_early = refuse_free
-    door.check_early(paid)
+    door.check_early(free, {})
+    door.refuse_by_limits = refuse_free
+    door.check_early(paid, {})
     with pytest.raises(RateLimited, match="later"):
-        door.check_early(free)
+        door.check_early(free, {})
     assert asked == ["dev-paid", "dev-free"]
+
+
+SMALL, LARGE = {b"content-length": b"16384"}, {b"content-length": b"16385"}
+
+
+def test_load_is_asked_about_before_large_bodies_and_before_all_for_a_second_after_a_refusal() -> None:
+    now = 100.0
+    asked: list[Caller] = []
+
+    def note(caller: Caller) -> None:
+        asked.append(caller)
+
+    door = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(), turns=Turns(), clock=lambda: now)
+    caller = door.authenticate(PAID)
+    door.refuse_by_load = note
+    door.check_early(caller, SMALL)
+    door.check_early(caller, {})
+    assert asked == []
+    door.check_early(caller, LARGE)
+    door.check_early(caller, {b"transfer-encoding": b"chunked"})
+    assert len(asked) == 2
+    door.note_busy()
+    now = 100.9
+    door.check_early(caller, SMALL)
+    assert len(asked) == 3
+    now = 101.0
+    door.check_early(caller, SMALL)
+    assert len(asked) == 3
+
+
+def test_who_is_refused_for_load_is_told_so(door: Door) -> None:
+    door.refuse_by_load = lambda caller: Overloaded("no room", retry_after_s=1)
+    with pytest.raises(Overloaded, match="no room"):
+        door.check_early(door.authenticate(PAID), LARGE)
 
 
 def test_the_operators_routes_are_for_operators(door: Door) -> None:
