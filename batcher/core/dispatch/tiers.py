@@ -17,6 +17,7 @@ for a higher one, which displaces its newest requests.
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from math import inf
 
 from batcher.types import Request
 
@@ -220,7 +221,11 @@ class Tiers:
 
     def oldest_at(self) -> float:
         """Arrival of the oldest that waits. There must be one."""
-        return min(queue.oldest().arrived_at for queue in self._queues if len(queue))
+        oldest_at = inf
+        for queue in self._queues:
+            if len(queue) and (arrived_at := queue.oldest().arrived_at) < oldest_at:
+                oldest_at = arrived_at
+        return oldest_at
 
     def num_ahead_of(self, tier: str, tenant: str, *, fresh_share: float = 0.0, batch_size: int = 1) -> int:
         """How many would be taken before the tenant's next request, the starving apart, and apart from what comes to higher
