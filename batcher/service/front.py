@@ -175,12 +175,12 @@ class Passage:
             refused = what_refused(status, outcome)
         # In the order of its fields: by their names it takes seven times as long, half a microsecond of each request.
         line = RequestLine(
-            front.wall_clock(),
+            _micros(front.wall_clock()),
             self.id,
             self.route,
             status,
             outcome,
-            front.clock() - self.arrived_at,
+            _micros(front.clock() - self.arrived_at),
             caller.key_id,
             caller.tenant,
             caller.tier,
@@ -191,12 +191,17 @@ class Passage:
             self.is_streamed,
             self.num_input,
             self.num_output,
-            None if timing is None else timing.started_at - timing.accepted_at,
-            None if self.first_at is None else self.first_at - self.arrived_at,
+            None if timing is None else _micros(timing.started_at - timing.accepted_at),
+            None if self.first_at is None else _micros(self.first_at - self.arrived_at),
             "" if self.trace is None else self.trace.trace_id,
             self.own_id or "",
         )
         front.observe(line, self)
+
+
+def _micros(seconds: float) -> float:
+    """To a microsecond. `round` is exact about it, and takes three times as long."""
+    return int(seconds * 1e6 + 0.5) / 1e6
 
 
 def outcome_of(error: ServiceError) -> str:

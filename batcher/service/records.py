@@ -87,7 +87,7 @@ def what_refused(status: int, outcome: str) -> str:
 
 
 class RequestLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One line of the request log."""
+    """One line of the request log. Times are told to a microsecond: more digits say nothing."""
 
     at: float
     """Wall-clock time of the end, seconds since 1970."""

@@ -116,7 +116,6 @@ class RequestLog:
 
     def _encoded(self, lines: list[RequestLine]) -> bytes:
         """A line each, with its end."""
-        lines = [_rounded(line) for line in lines]
         try:
             encoded = self._encode(lines)
         except UnicodeEncodeError:
@@ -138,18 +137,6 @@ class RequestLog:
             except OSError:
                 return False
         return True
-
-
-def _rounded(line: RequestLine) -> RequestLine:
-    """The instant to a millisecond, as of every event, and durations to a microsecond: more digits say nothing."""
-    queue_s, ttft_s = line.queue_s, line.ttft_s
-    return msgspec.structs.replace(
-        line,
-        at=round(line.at, 3),
-        e2e_s=round(line.e2e_s, 6),
-        queue_s=None if queue_s is None else round(queue_s, 6),
-        ttft_s=None if ttft_s is None else round(ttft_s, 6),
-    )
 
 
 def _chunks(encoded: bytes) -> list[bytes]:

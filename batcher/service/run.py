@@ -104,7 +104,7 @@ class NoRunEndpoint:
 class _Call:
     """`_number` is what the driver knows it by, once submitted; `_task` checks texts, where that takes a task."""
 
-    __slots__ = ("_account", "_context", "_endpoint", "_input", "_is_over", "_number", "_on_result", "_passage", "_task")
+    __slots__ = ("_account", "_endpoint", "_input", "_is_over", "_number", "_on_result", "_passage", "_task")
 
     def __init__(
         self, endpoint: RunEndpoint, passage: Passage, input_: str, on_result: OnResult, idempotency: str | None
@@ -113,8 +113,6 @@ class _Call:
         self._passage = passage
         self._input = input_
         self._on_result = on_result
-        caller = passage.caller
-        self._context = CheckContext(tenant=caller.tenant, tier=caller.tier, model=passage.model)
         self._account = Account(endpoint.front, passage, idempotency=idempotency)
         self._number: int | None = None
         self._task: asyncio.Task[None] | None = None
@@ -140,6 +138,12 @@ class _Call:
         self._give_up(Outcome.CANCELLED, is_computed=has_left or self._has_answer)
 
     # In.
+
+    @property
+    def _context(self) -> CheckContext:
+        """For the checks. Made when it is wanted, which is seldom."""
+        caller = self._passage.caller
+        return CheckContext(tenant=caller.tenant, tier=caller.tier, model=self._passage.model)
 
     async def _check_input(self, safety: SafetyStage) -> None:
         self._pass_input(await safety.check_input(self._context, [self._input]))

@@ -15,7 +15,8 @@ from loadtest.sweep import Knee, Search, Slo, sweep
 from loadtest.target import Check
 
 RATE = 2000.0
-NUM_ROUNDS = 3
+NUM_ROUNDS = 9
+"""Of seconds each: the machine changes its mood within the minute, and the two are compared within it."""
 SWEEP_STEP_S = 5.0
 OVERHEAD = "batcher_overhead_seconds"
 OVERHEAD_LIMIT_S = 0.010

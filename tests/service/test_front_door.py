@@ -1,6 +1,7 @@
 """The stages of the front door joined, on the real way of a request: what is limited, billed, repeated, stopped and logged."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,15 @@ async def test_each_request_has_one_line(capfd: pytest.CaptureFixture[str]) -> N
     assert (lines[0]["own_id"], lines[0]["trace_id"], lines[0]["tenant"]) == ("mine", "a" * 32, "dev-paid")
     assert (lines[0]["input_tokens"], lines[0]["output_tokens"]) == (5, 5)
     assert lines[0]["request_id"].startswith("req_")
+
+
+async def test_no_time_in_a_line_has_more_digits_than_it_knows(capfd: pytest.CaptureFixture[str]) -> None:
+    async with serving(quick()) as server:
+        await server.ask(run("x"))
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if '"event":"request"' in line]
+    times = re.findall(r'"(at|e2e_s|queue_s|ttft_s)":[0-9]+\.([0-9]+)[,}]', line)
+    assert {name for name, _ in times} == {"at", "e2e_s", "queue_s", "ttft_s"}, line
+    assert all(len(digits) <= 6 for _, digits in times), line
 
 
 @pytest.mark.parametrize("route", ["/v1/run", "/v1/run?by=asgi", "/v1/messages", "/v1/messages?by=asgi"])
