@@ -37,6 +37,8 @@ def spaced_once(phrase: str) -> str:
 
 def spaced_loosely(text: str) -> bytes:
     """Symbols, in UTF-8, that have every phrase that the text has, and perhaps more: quick, to rule out that there is any."""
+    if len(text) <= _SHORT:
+        return f" {' '.join(text.split())} ".encode()
     return _WIDE_BYTES.sub(b" ", only_spaces(text).encode())
 
 
