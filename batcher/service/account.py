@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from batcher.errors import ServiceError
 from batcher.service.front import Front, Passage
-from batcher.service.limiter import UNLIMITED, Admitted, Judgement
+from batcher.service.limiter import Admitted, Judgement
 from batcher.types import Outcome, Usage
 from batcher.usage.record import UsageRecord
 
@@ -39,12 +39,7 @@ class Account:
         """`on_admitted` is called once, perhaps at once, with None or with the error of the refusal; never, if the account was
         abandoned first. Raises InvalidRequest for what no minute has room for."""
 
-        passage, limiter = self._passage, self._front.limiter
-        if not limiter.counts(passage.caller):  # As the limiter would say, without the closure below.
-            self._admitted = UNLIMITED
-            passage.num_input = num_input
-            on_admitted(None)
-            return
+        passage = self._passage
 
         def on_judgement(judgement: Judgement) -> None:
             passage.standing = judgement.standing
@@ -52,13 +47,13 @@ class Account:
                 if not self._is_abandoned:
                     on_admitted(judgement)
             elif self._is_abandoned:
-                limiter.give_back(judgement)
+                self._front.limiter.give_back(judgement)
             else:
                 self._admitted = judgement
                 passage.num_input = num_input
                 on_admitted(None)
 
-        limiter.reserve(passage.caller, passage.model, num_input, max_output, on_judgement)
+        self._front.limiter.reserve(passage.caller, passage.model, num_input, max_output, on_judgement)
 
     async def reserved(self, num_input: int, max_output: int) -> None:
         """The same, awaited. Raises ServiceError when refused; cancelled, it leaves nothing reserved."""

@@ -33,7 +33,7 @@ async def read_body(receive: Receive, *, door: Door, pending: PendingBody, timeo
     except TimeoutError:
         raise RequestTimeout(f"the request did not arrive within {timeout_s:g} s") from None
     if len(body) > SMALL_BODY_BYTES:
-        await door.turns.take()
+        await door.turns.take(pending.tenant)
     return body
 
 

@@ -23,7 +23,6 @@ from batcher.service.stores.memory_claims import MemoryClaims
 from batcher.service.stores.memory_limits import MemoryLimits
 from batcher.service.stores.usage_log import UsageLog
 from batcher.service.tracing import create_tracer
-from batcher.service.turns import Turns
 from batcher.settings import Settings
 
 _CLOSE_S = 15.0
@@ -50,12 +49,12 @@ class Entrance:
         self._claims = _claim_store(settings.idempotency())
         limiter = Limiter(settings.limits(), tiers, self._limit_store, limit_factor=limit_factor)
         safety, usage = settings.safety(), settings.usage()
-        turns, tier_names = Turns(), tuple(tier.name for tier in tiers)
+        tier_names = tuple(tier.name for tier in tiers)
         self.request_log = RequestLog() if settings.request_log is Switch.ON else None
         self.front = Front(
-            door=Door(keys=self.keys.keys, http=settings.http(), turns=turns),
+            door=Door(keys=self.keys.keys, http=settings.http()),
             limiter=limiter,
-            safety=SafetyStage(safety, models=models, tiers=tier_names, turns=turns) if safety.is_on else None,
+            safety=SafetyStage(safety, models=models, tiers=tier_names) if safety.is_on else None,
             idempotency=Idempotency(settings.idempotency(), self._claims),
             usage=UsageLog(usage) if usage.directory is not None else None,
             meters=FrontMeters(tier_names, models),

@@ -27,19 +27,20 @@ def _refuse_nobody(caller: Caller) -> ServiceError | None:
 class Door:
     """One for the whole service: the ids that it gives never repeat."""
 
-    def __init__(self, *, keys: Keys, http: HttpConfig, turns: Turns, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, keys: Keys, http: HttpConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self.max_body_bytes = http.max_body_bytes
         self.bodies = PendingBodies(max_bytes=http.max_pending_body_bytes)
-        """What may be held of bodies together,"""
-        self.turns = turns
-        """and when each large one is gone on with."""
+        """What may be held of bodies together."""
+        self.turns = Turns()
+        """When each large body is gone on with."""
         self.refuse_by_limits: Callable[[Caller], ServiceError | None] = _refuse_nobody
-        """Why this caller's requests are refused at present, whatever they ask: its limit is used up,"""
+        """Why this caller's requests are refused at present, whatever they ask: its limit is used up, or what it gets could not
+        be recorded. Asked before a body is read, and so it never waits. Its owner is the service; so of the next."""
         self.refuse_by_load: Callable[[Caller], ServiceError | None] = _refuse_nobody
-        """or nobody has room. Asked before a body is read, and so they never wait. Their owner is the service."""
+        """The same, as there is no room for them."""
         self._clock = clock
-        self._is_busy_until = -inf
+        self._busy_until_at = -inf
         # Ids are unique beyond this process: a random prefix, then a count.
         self._id_prefix = f"req_{os.urandom(5).hex()}"
         self._num_ids = 0
@@ -64,14 +65,14 @@ class Door:
         be judged.
         """
         error = self.refuse_by_limits(caller)
-        if error is None and (self._clock() < self._is_busy_until or declared_length(headers) > SMALL_BODY_BYTES):
+        if error is None and (self._clock() < self._busy_until_at or declared_length(headers) > SMALL_BODY_BYTES):
             error = self.refuse_by_load(caller)
         if error is not None:
             raise error
 
     def note_busy(self) -> None:
-        """Somebody was refused for load."""
-        self._is_busy_until = self._clock() + _BUSY_S
+        """Somebody was refused as there was no room, or something that is needed was away."""
+        self._busy_until_at = self._clock() + _BUSY_S
 
     def require_operator(self, caller: Caller) -> None:
         """Raises PermissionDenied."""

@@ -126,16 +126,12 @@ class Limiter:
     def __repr__(self) -> str:
         return f"Limiter({self._num_open} open, {self._store!r})"
 
-    def counts(self, caller: Caller) -> bool:
-        """Whether there is any limit for the caller's requests."""
-        return caller.tier not in self._unlimited_tiers or not caller.limit.is_unlimited
-
     def reserve(self, caller: Caller, model: str, num_input: int, max_output: int, on_judgement: OnJudgement) -> None:
         """Charges one request, its input and the estimate of its output. `on_judgement` is called once, perhaps at once.
 
         Raises InvalidRequest, and then has not called it, if no minute has room for the request, however idle.
         """
-        if not self.counts(caller):
+        if caller.tier in self._unlimited_tiers and caller.limit.is_unlimited:
             on_judgement(UNLIMITED)
             return
         bill = self._bill(caller)
@@ -172,7 +168,7 @@ class Limiter:
 
         For refusing before a body is read. Nothing is charged.
         """
-        if not self.counts(caller):
+        if caller.tier in self._unlimited_tiers and caller.limit.is_unlimited:
             return None
         bill = self._bill(caller)
         refusal = self._store.peek(bill.subjects)

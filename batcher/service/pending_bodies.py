@@ -57,24 +57,24 @@ class PendingBodies:
 class PendingBody:
     """One request's share, until it is closed; what comes of its body afterwards is nobody's."""
 
-    __slots__ = ("_bodies", "_num_bytes", "_tenant")
+    __slots__ = ("_bodies", "_num_bytes", "tenant")
 
     def __init__(self, bodies: PendingBodies, tenant: str) -> None:
         self._bodies = bodies
-        self._tenant = tenant
+        self.tenant = tenant
         self._num_bytes = 0
 
     def grow(self, num_bytes: int) -> None:
         """So many bytes of the body are here now; a small one costs nothing. Raises Overloaded, and holds what it held."""
         if num_bytes > SMALL_BODY_BYTES:
-            self._bodies.take(self._tenant, num_bytes - self._num_bytes)
+            self._bodies.take(self.tenant, num_bytes - self._num_bytes)
             self._num_bytes = num_bytes
 
     def close(self) -> None:
         """Gives all of it back, once."""
         num_bytes, self._num_bytes = self._num_bytes, 0
         if num_bytes:
-            self._bodies.give_back(self._tenant, num_bytes)
+            self._bodies.give_back(self.tenant, num_bytes)
 
     def __enter__(self) -> Self:
         return self

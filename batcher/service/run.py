@@ -44,8 +44,8 @@ class Endpoint(Protocol):
     dialect: Dialect
     model_id: str
     """The model that every call is for; empty where a call's body names it."""
-    is_for_small: bool
-    """Whether only ASGI has a way for calls whose bodies are large: these are not submitted."""
+    takes_large: bool
+    """Whether calls with large bodies may be submitted; if not, ASGI has a way for them."""
 
     def submit(self, passage: Passage, body: bytes | bytearray, on_result: OnResult) -> Pending | None:
         """Sends a call on its way; `on_result` is called once, perhaps at once. To end the passage is the front end's.
@@ -68,7 +68,7 @@ class RunEndpoint:
 
     route = Route.RUN
     dialect: Dialect = NATIVE
-    is_for_small = False
+    takes_large = True
 
     def __init__(self, *, driver: Driver, front: Front, model_id: str) -> None:
         self.driver = driver
@@ -90,7 +90,7 @@ class NoRunEndpoint:
     route = Route.RUN
     dialect: Dialect = NATIVE
     model_id = ""
-    is_for_small = False
+    takes_large = True
 
     def __init__(self, front: Front) -> None:
         self.front = front
@@ -126,14 +126,15 @@ class _Call:
         elif safety.can_check_now(len(self._input)):
             self._pass_input(safety.check_input_now(self._context, [self._input]))
         else:
-            self._spawn(self._check_input(safety))
+            self._spawn(lambda: self._check_input(safety))
 
     def cancel(self) -> None:
         if self._is_over:
             return
         self._is_over = True
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None  # A task that was cancelled refers to what it was for.
+        if task is not None:
+            task.cancel()
         has_left = self._number is not None and self._endpoint.driver.cancel(self._number)
         self._give_up(Outcome.CANCELLED, is_computed=has_left or self._has_answer)
 
@@ -179,7 +180,7 @@ class _Call:
         elif safety.can_check_now(len(end.output)):
             self._pass_output(end.output, safety.check_output_now(self._context, end.output).finding)
         else:
-            self._spawn(self._check_output(safety, end.output))
+            self._spawn(lambda: self._check_output(safety, end.output))
 
     async def _check_output(self, safety: SafetyStage, output: str) -> None:
         checks = safety.open_output(self._context)
@@ -225,18 +226,18 @@ class _Call:
             self._is_over = True
             self._on_result(result)
 
-    def _spawn(self, check: Coroutine[None, None, None]) -> None:
-        self._task = spawn(check, self._refuse)
+    def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        self._task = spawn(work, self._refuse)
 
 
-def spawn(check: Coroutine[None, None, None], on_error: Callable[[ServiceError], None]) -> "asyncio.Task[None]":
-    """A part of a call that takes a task; `on_error` is told what it raises."""
-    return asyncio.get_running_loop().create_task(_guarded(check, on_error))
+def spawn(work: Callable[[], Coroutine[None, None, None]], on_error: Callable[[ServiceError], None]) -> "asyncio.Task[None]":
+    """A part of a call that takes a task; `on_error` is told what it raises. Cancelled early, it never begins."""
+    return asyncio.get_running_loop().create_task(_guarded(work, on_error))
 
 
-async def _guarded(check: Coroutine[None, None, None], on_error: Callable[[ServiceError], None]) -> None:
+async def _guarded(work: Callable[[], Coroutine[None, None, None]], on_error: Callable[[ServiceError], None]) -> None:
     try:
-        await check
+        await work()
     except ServiceError as error:
         on_error(error)
     except Exception as error:

@@ -33,8 +33,8 @@ class Connection(Protocol):
 class RunCycle:
     """`refusal` is the reason once the request is refused; `reads_on` says that its body is read even so.
 
-    `pending_body` is what a large body holds of the server's budget, until it has come whole and has its turn, among the
-    connection's requests and among all large ones, or comes for nothing. `passage` takes it through the stages; `pending` is
+    `pending_body` is what a large body holds of the server's budget, until it has come whole and is submitted, or comes for
+    nothing. `passage` takes it through the stages; `pending` is
     what it was submitted as, until that is over: each knows the other, and what stayed so would keep the request, body and all,
     until the collector of cycles comes.
     """
@@ -140,18 +140,23 @@ class RunCycle:
         elif not self.more_body:
             if self.pending_body is None:
                 self._submit()
-            elif self.endpoint.is_for_small:
+            elif self.endpoint.takes_large:
+                self.endpoint.front.door.turns.call(self.passage.caller.tenant, self._submit_in_turn)
+            else:
                 body, self.body = self.body, b""
                 self._close_body()  # ASGI counts it anew.
                 self.connection.hand_over(self, body)
-            else:
-                self.endpoint.front.door.turns.call(self._submit)
+
+    def _submit_in_turn(self) -> bool:
+        is_wanted = not self.response_complete
+        if is_wanted:
+            self._submit()
+        return is_wanted
 
     def _submit(self) -> None:
-        if self.response_complete:
-            return  # While it waited for its turn.
         body, self.body = self.body, b""
-        self._close_body()  # From here on the queues bound it.
+        # From here on the queues bound it, and before them the rules' thread: 65 that wait for it at most.
+        self._close_body()
         try:
             pending = self.endpoint.submit(self.passage, body, self._reply)
             if pending is None:

@@ -34,9 +34,10 @@ class Threads:
         """Calls that wait or run, whether or not somebody still waits for them. Touched on the event loop only."""
         self._num_threads = 0
 
-    async def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """What it returns or raises. Raises Busy at once. Cancelled, it leaves the call to itself: nobody can stop a thread."""
-        if self._num_open >= self._max_threads + MAX_WAITING:
+    async def call(self, function: Callable[..., Any], *arguments: object, is_bounded: bool = True) -> Any:
+        """What it returns or raises. Raises Busy at once, unless something else bounds how many such calls there can be.
+        Cancelled, it leaves the call to itself: nobody can stop a thread."""
+        if is_bounded and self._num_open >= self._max_threads + MAX_WAITING:
             raise Busy
         if self._num_threads < min(self._max_threads, self._num_open + 1):
             self._num_threads += 1

@@ -1,53 +1,73 @@
 """Turns at what holds up the event loop: one in each round of it, so that whatever is short passes between.
 
 A large request is not much work, but a thousand that come together are a second of it, and all that time nobody else would be
-heard. Nothing is put off where there is no crowd: the first in a round has its turn at once.
+heard. Nothing is put off where there is no crowd: the first in a round has its turn at once. Tenants take turns, too, so that
+one's thousand are no second for another's one.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from typing import TypeAlias
+
+Work: TypeAlias = Callable[[], bool]
+"""Returns whether it was still wanted; if not, the turn is the next one's. It raises nothing."""
 
 
 class Turns:
-    """Of one event loop. Bounded by whoever asks: each connection waits for one turn at a time, and an answer for one."""
+    """Of one event loop. Bounded by whoever asks: each request waits for one turn, and what its client is gone for goes with
+    the next."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
+        """By tenant, whose turn is next first. Nobody is there without work."""
         self._is_taken = False
-        """Whether this round's turn is; then the next one's is given in `_go_on`."""
+        """Whether this round's turn is; then `_give` is called in the next."""
 
     def __repr__(self) -> str:
-        return f"Turns({len(self._waiting)} waiting)"
+        return f"Turns({self.num_waiting} waiting)"
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Calls it when its turn has come, perhaps at once, in the order of asking. It raises nothing."""
-        if self._is_taken:
-            self._waiting.append(work)
-        else:
-            self._take()
-            work()
+    @property
+    def num_waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
-    async def take(self) -> None:
-        """Returns when the turn has come. May be cancelled."""
+    def call(self, tenant: str, work: Work) -> None:
+        """Calls it when its turn has come, perhaps at once, a tenant's in the order of asking."""
+        self._waiting.setdefault(tenant, deque()).append(work)
         if not self._is_taken:
-            self._take()
-            return
+            self._give()
+
+    async def take(self, tenant: str) -> None:
+        """Returns when the turn has come. May be cancelled."""
         has_come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(lambda: _settle(has_come))
+        self.call(tenant, lambda: _settle(has_come))
         await has_come
 
-    def _take(self) -> None:
+    def _give(self) -> None:
+        """Gives this round's turn to the first who still wants it."""
         self._is_taken = True
-        asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
+        while self._waiting:
+            work = self._pop()
+            is_used = True
+            try:
+                is_used = work()
+            finally:
+                if is_used:
+                    asyncio.get_running_loop().call_soon(self._give)
+            if is_used:
+                return
         self._is_taken = False
-        if self._waiting:
-            self._take()
-            self._waiting.popleft()()
+
+    def _pop(self) -> Work:
+        tenant, line = self._waiting.popitem(last=False)
+        work = line.popleft()
+        if line:
+            self._waiting[tenant] = line  # Behind the others.
+        return work
 
 
-def _settle(has_come: "asyncio.Future[None]") -> None:
-    if not has_come.done():  # Whoever waited was cancelled.
-        has_come.set_result(None)
+def _settle(has_come: "asyncio.Future[None]") -> bool:
+    if has_come.done():
+        return False  # Whoever waited was cancelled.
+    has_come.set_result(None)
+    return True

@@ -50,7 +50,7 @@ class WholeEndpoint:
     """An Endpoint: one route in one grammar."""
 
     model_id = ""
-    is_for_small = True
+    takes_large = False
 
     def __init__(self, front: Front, answerer: TextAnswerer, route: Route, dialect: Dialect) -> None:
         self.front = front
@@ -61,10 +61,10 @@ class WholeEndpoint:
     def submit(self, passage: Passage, body: bytes | bytearray, on_result: OnResult) -> Pending | None:
         conversation = self.dialect.decode(bytes(body))
         require_model(self.answerer, conversation.model)
-        texts = [message.content for message in conversation.messages]
-        safety = self.front.safety
         if conversation.is_streamed:
             return None
+        texts = [message.content for message in conversation.messages]
+        safety = self.front.safety
         passage.model = self.answerer.model_id
         context = CheckContext(tenant=passage.caller.tenant, tier=passage.caller.tier, model=passage.model)
         if safety is not None and (finding := safety.check_input_now(context, texts)) is not None:
@@ -77,11 +77,10 @@ class WholeEndpoint:
 
 class _Call:
     """`_number` is what the answerer knows it by, once submitted; `_computed` is what its answer took, once that is there,
-    and `_check` looks through it where that takes a task."""
+    and `_task` looks through it where that takes one."""
 
     __slots__ = (
         "_account",
-        "_check",
         "_computed",
         "_context",
         "_endpoint",
@@ -90,6 +89,7 @@ class _Call:
         "_on_result",
         "_passage",
         "_prepared",
+        "_task",
         "_text",
     )
 
@@ -104,7 +104,7 @@ class _Call:
         self._account = Account(endpoint.front, passage)
         self._number: int | None = None
         self._text = ""
-        self._check: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._computed: Usage | None = None
         self._is_over = False
 
@@ -116,9 +116,10 @@ class _Call:
         if self._is_over:
             return
         self._is_over = True
-        if self._check is not None:
-            self._check.cancel()
-        if self._computed is not None:
+        task, self._task = self._task, None  # A task that was cancelled refers to what it was for.
+        if task is not None:
+            task.cancel()
+        if self._computed is not None and self._account.is_open:
             self._stopped(self._computed)
         elif self._number is not None:
             self._endpoint.answerer.cancel(self._number, self._stopped)
@@ -145,7 +146,7 @@ class _Call:
             if safety is None or safety.can_check_now(len(self._text)):
                 self._finish(event, None if safety is None else safety.check_output_now(self._context, self._text))
             else:
-                self._check = spawn(self._check_output(safety, event), self._refuse)
+                self._task = spawn(lambda: self._check_output(safety, event), self._refuse)
         else:
             assert isinstance(event, Failed)
             self._account.stopped(event.outcome, event.usage, 0)

@@ -20,7 +20,6 @@ from batcher.errors import (
 from batcher.service import auth
 from batcher.service.auth import Caller, DevelopmentKeys, Keyring
 from batcher.service.door import Door
-from batcher.service.turns import Turns
 
 TIERS = (TierConfig("paid", requests_per_minute=600), TierConfig("free", requests_per_minute=6, tokens_per_minute=1000))
 
@@ -143,7 +142,7 @@ def test_whoever_makes_up_names_leaves_nothing_behind() -> None:
 
 @pytest.fixture
 def door() -> Door:
-    return Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(max_body_bytes=1000), turns=Turns())
+    return Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(max_body_bytes=1000))
 
 
 PAID = {b"x-api-key": b"dev-paid"}
@@ -207,7 +206,7 @@ def test_load_is_asked_about_before_large_bodies_and_before_all_for_a_second_aft
     def note(caller: Caller) -> None:
         asked.append(caller)
 
-    door = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(), turns=Turns(), clock=lambda: now)
+    door = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(), clock=lambda: now)
     caller = door.authenticate(PAID)
     door.refuse_by_load = note
     door.check_early(caller, SMALL)
@@ -235,12 +234,12 @@ def test_the_operators_routes_are_for_operators(door: Door) -> None:
     door.require_operator(door.authenticate({b"x-api-key": b"dev-operator"}))
     with pytest.raises(PermissionDenied, match="operator's key: on development keys, send x-api-key: dev-operator"):
         door.require_operator(door.authenticate(PAID))
-    configured = Door(keys=Keyring([key("ada", b"a")], TIERS), http=HttpConfig(), turns=Turns())
+    configured = Door(keys=Keyring([key("ada", b"a")], TIERS), http=HttpConfig())
     with pytest.raises(PermissionDenied, match="`batcher keys create --operator` makes one"):
         configured.require_operator(configured.authenticate({b"x-api-key": b"a"}))
 
 
 def test_ids_of_the_door_never_repeat(door: Door) -> None:
-    other = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(), turns=Turns())
+    other = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig())
     draw: list[Callable[[], str]] = [door.next_id, other.next_id] * 100
     assert len({next_id() for next_id in draw}) == 200

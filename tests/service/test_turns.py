@@ -1,6 +1,7 @@
 """Large requests take turns, so that small ones pass between; and what is long does not stay on the way."""
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any
 import pytest
 
 from batcher.config import TierConfig
+from batcher.core.admission.gate import Refusal
+from batcher.errors import Overloaded
+from batcher.service.auth import Caller
+from batcher.service.safety.contract import Checked
 from batcher.service.safety.stage import MAX_INLINE_CHARS
 from batcher.service.small_bodies import SMALL_BODY_BYTES
-from batcher.service.turns import Turns
+from batcher.service.turns import Turns, Work
 from batcher.types import Outcome
 from tests.service.errors import assert_error
 from tests.service.serving import Serving, quick, serving, until
@@ -34,6 +39,11 @@ name = "stops"
 phrases = ["a secret thing"]
 where = "output"
 verdict = "stop"
+
+[[rules]]
+name = "refuses"
+phrases = ["never say"]
+where = "output"
 """
 
 
@@ -46,48 +56,106 @@ async def next_round() -> None:
     await asyncio.sleep(0)
 
 
-async def test_the_first_of_a_round_has_its_turn_at_once_and_the_others_one_each_round() -> None:
-    turns, seen = Turns(), []
-    for number in range(4):
-        turns.call(lambda number=number: seen.append(number))  # type: ignore[misc]
-    assert (seen, repr(turns)) == ([0], "Turns(3 waiting)")
-    for number in range(1, 4):
-        await next_round()
-        assert seen == list(range(number + 1))
+class Line:
+    """Works that are to be done in turns."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.done: list[str] = []
+
+    def ask(self, *names: str, tenant: str = "ann", is_wanted: bool = True) -> None:
+        for name in names:
+            self.turns.call(tenant, lambda name=name: self._do(name, is_wanted))  # type: ignore[misc]
+
+    def _do(self, name: str, is_wanted: bool) -> bool:
+        if is_wanted:
+            self.done.append(name)
+        return is_wanted
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+async def test_the_first_of_a_round_has_its_turn_at_once_and_the_others_one_each_round(line: Line) -> None:
+    line.ask("a", "b", "c")
+    assert (line.done, repr(line.turns)) == (["a"], "Turns(2 waiting)")
     await next_round()
-    turns.call(lambda: seen.append(4))
-    assert seen == [0, 1, 2, 3, 4], "nothing is put off where there is no crowd"
+    assert line.done == ["a", "b"]
+    await next_round()
+    assert line.done == ["a", "b", "c"]
+    await next_round()
+    line.ask("d")
+    assert line.done == ["a", "b", "c", "d"], "nothing is put off where there is no crowd"
 
 
-async def test_tasks_wait_in_the_same_line_as_callbacks() -> None:
-    turns, seen = Turns(), []
+async def test_tenants_take_turns(line: Line) -> None:
+    """One key's thousand large bodies stood before another's one."""
+    line.ask("a1", "a2", "a3", "a4", tenant="ann")
+    line.ask("b1", tenant="ben")
+    for _ in range(5):
+        await next_round()
+    assert line.done == ["a1", "a2", "b1", "a3", "a4"]
 
+
+async def test_what_is_not_wanted_any_more_takes_no_turn(line: Line) -> None:
+    line.ask("gone", is_wanted=False)
+    line.ask("a")
+    assert line.done == ["a"]
+    line.ask("gone", "gone too", is_wanted=False)
+    line.ask("b")
+    await next_round()
+    assert line.done == ["a", "b"]
+
+
+async def test_work_that_asks_for_a_turn_itself_gets_one_in_the_next_round(line: Line) -> None:
+    def ask_again() -> bool:
+        line.ask("inner")
+        assert line.done == []
+        return True
+
+    line.turns.call("ann", ask_again)
+    await next_round()
+    assert line.done == ["inner"]
+
+
+async def test_work_that_breaks_does_not_keep_the_others_from_their_turns(line: Line) -> None:
+    def broken() -> bool:
+        line.ask("next")
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        line.turns.call("ann", broken)
+    await next_round()
+    assert line.done == ["next"]
+
+
+async def test_tasks_wait_in_the_same_line_as_callbacks(line: Line) -> None:
     async def take(name: str) -> None:
-        await turns.take()
-        seen.append(name)
+        await line.turns.take("ann")
+        line.done.append(name)
 
     tasks = [asyncio.ensure_future(take(name)) for name in ("a", "b", "c")]
     await next_round()
-    turns.call(lambda: seen.append("d"))
+    line.ask("d")
     await asyncio.gather(*tasks)
     await next_round()
-    assert sorted(seen) == ["a", "b", "c", "d"]
-    assert [name for name in seen if name != "d"] == ["a", "b", "c"], "a task goes on one round after its turn has come"
+    assert sorted(line.done) == ["a", "b", "c", "d"]
+    assert [name for name in line.done if name != "d"] == ["a", "b", "c"], "a task goes on one round after its turn has come"
 
 
-async def test_who_was_cancelled_while_waiting_takes_nobodys_turn_for_good() -> None:
-    turns, seen = Turns(), []
-    waiting = asyncio.ensure_future(turns.take())
-    for name in ("first", "second"):
-        turns.call(lambda name=name: seen.append(name))  # type: ignore[misc]
+async def test_who_was_cancelled_while_waiting_takes_nobodys_turn(line: Line) -> None:
+    line.ask("a")
+    waiting = asyncio.ensure_future(line.turns.take("ann"))
+    line.ask("b")
     await next_round()
-    turns.call(lambda: seen.append("third"))
-    assert repr(turns) == "Turns(2 waiting)"
+    assert repr(line.turns) == "Turns(1 waiting)", "b's turn has come, before the task began to wait"
     waiting.cancel()
-    for _ in range(4):
-        await next_round()
+    line.ask("c")
+    await next_round()
     assert waiting.cancelled()
-    assert (seen, repr(turns)) == (["first", "second", "third"], "Turns(0 waiting)")
+    assert (line.done, line.turns.num_waiting) == (["a", "b", "c"], 0)
 
 
 class NoTurns(Turns):
@@ -95,15 +163,10 @@ class NoTurns(Turns):
 
     def __init__(self) -> None:
         super().__init__()
-        self.withheld: list[Callable[[], None]] = []
+        self.withheld: list[Work] = []
 
-    def call(self, work: Callable[[], None]) -> None:
+    def call(self, tenant: str, work: Work) -> None:
         self.withheld.append(work)
-
-    async def take(self) -> None:
-        has_come = asyncio.Event()
-        self.withheld.append(has_come.set)
-        await has_come.wait()
 
     def give(self) -> None:
         while self.withheld:
@@ -194,7 +257,6 @@ async def test_a_phrase_deep_in_a_long_input_is_found(route: str, long_answers: 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_phrase_deep_in_a_long_answer_ends_it_there(is_streamed: bool, long_answers: Any, tmp_path: Path) -> None:
-    """It lies across two of the pieces that are looked through one at a turn."""
     before = "x" * (MAX_INLINE_CHARS - 5)
     content = body("short" + before[5:] + "a secret thing" + before, model=TEN_TIMES, max_tokens=10**6, stream=is_streamed)
     async with long_answers() as server, connected(server.port) as client:
@@ -208,23 +270,56 @@ async def test_a_phrase_deep_in_a_long_answer_ends_it_there(is_streamed: bool, l
     assert [record["output_tokens"] for record in records] == [len(before)]
 
 
-async def test_who_leaves_while_a_long_answer_is_looked_through_is_charged_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages?by=asgi"])
+async def test_a_small_request_whose_long_answer_says_what_is_forbidden_gets_no_more_than_that(
+    path: str, long_answers: Any
+) -> None:
+    """The answer is looked through where it came: on the short way, too."""
+    long = "x" * 3000
+    async with long_answers() as server:
+        stopped = await server.ask(asked(path, long + "a secret thing", model=TEN_TIMES))
+        assert (stopped.status, text_of(stopped), stopped.json["stop_reason"]) == (200, long, "refusal")
+        assert_error(await server.ask(asked(path, long + "never say", model=TEN_TIMES)), 400, "invalid_request_error")
+        assert server.service.front.limiter.statistics().num_open == 0
+
+
+@pytest.mark.parametrize("phrase", ["a secret thing", "never say"])
+async def test_a_run_whose_long_output_says_what_is_forbidden_is_refused(phrase: str, long_answers: Any) -> None:
+    async with long_answers() as server:
+        assert_error(await server.ask(run("x" * 3000 + phrase)), 400, "invalid_request_error")
+
+
+class Held:
+    """Looks through nothing before it is let go."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.is_let_go = asyncio.Event()
+
+    async def scan(self, feed: Callable[[str], Checked], text: str) -> Checked:
+        self.has_begun.set()
+        await self.is_let_go.wait()
+        return feed(text)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages?by=asgi", "/v1/run"])
+@pytest.mark.usefixtures("no_collector")
+async def test_who_leaves_while_a_long_answer_is_looked_through_is_charged_for_it_and_forgotten(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rules.toml").write_text(RULES)
     tier = TierConfig("paid", tokens_per_minute=10**7)
     async with serving(quick(backend=TEN_TIMES, safety_rules=tmp_path / "rules.toml", tiers=(tier,))) as server:
-        safety = server.service.front.safety
-        turns = NoTurns()
-        monkeypatch.setattr(safety, "turns", turns)
+        held = Held()
+        monkeypatch.setattr(server.service.front.safety, "scan", held.scan)
         async with connected(server.port) as client:
-            client.write(request(path="/v1/messages", body=body("once " * 1000, model=TEN_TIMES, max_tokens=10**6)))
-            await until(lambda: len(turns.withheld) == 1)
+            client.write(asked(path, "once " * 1000, model=TEN_TIMES))
+            await held.has_begun.wait()
             client.leave()
             await until(lambda: server.service.front.limiter.statistics().num_open == 0)
-        turns.give()
         limiter = server.service.front.limiter.statistics()
         assert (limiter.num_settled, limiter.num_given_back) == (1, 0)
+        await until(lambda: not [thing for thing in gc.get_objects() if type(thing).__name__ in ("_Call", "Passage")])
 
 
 async def test_a_check_that_breaks_on_a_long_answer_lets_nothing_out(
@@ -240,3 +335,28 @@ async def test_a_check_that_breaks_on_a_long_answer_lets_nothing_out(
         assert server.service.front.limiter.statistics().num_open == 0
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["request_failed"]
     caplog.clear()  # Expected here, and looked at.
+
+
+# Load, asked about before a body
+
+
+async def test_once_somebody_was_refused_for_load_small_requests_are_judged_by_their_heads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked_early: list[str] = []
+
+    def note(caller: Caller) -> None:
+        asked_early.append(caller.tenant)
+
+    async with serving(quick()) as server:
+        driver, door = server.service.driver, server.service.front.door
+        assert door.refuse_by_load == driver.refuse_early
+        door.refuse_by_load = note
+        assert (await server.ask(run("small"))).status == 200
+        assert asked_early == []
+        refusal = Refusal(Outcome.REJECTED_CAPACITY, Overloaded("as if it were busy", retry_after_s=1))
+        with monkeypatch.context() as patched:
+            patched.setattr(driver, "_ask_gate", lambda *_, **__: refusal)
+            assert (await server.ask(run("small"))).status == 529
+        assert (await server.ask(run("small"))).status == 200
+        assert asked_early == ["dev-paid"]

@@ -225,6 +225,7 @@ class Tiers:
         for queue in self._queues:
             if len(queue) and (arrived_at := queue.oldest().arrived_at) < oldest_at:
                 oldest_at = arrived_at
+        assert oldest_at < inf
         return oldest_at
 
     def num_ahead_of(self, tier: str, tenant: str, *, fresh_share: float = 0.0, batch_size: int = 1) -> int:

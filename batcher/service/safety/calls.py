@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from batcher.service.threads import NUM_THREADS, Busy, Threads
+from batcher.service.threads import Busy, Threads
 
 
 class Failure(StrEnum):
@@ -32,9 +32,9 @@ class CheckFailed(Exception):
 class Runner:
     """Calls what may be slow: coroutine functions on this loop, anything else on threads of its own."""
 
-    def __init__(self, timeout_s: float, *, num_threads: int = NUM_THREADS) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._threads = Threads("safety", num_threads=num_threads)
+        self._threads = Threads("safety")
 
     async def run(self, function: Callable[..., Any], *arguments: object) -> Any:
         """What it returns. Raises CheckFailed; cancelled, it leaves no task behind."""

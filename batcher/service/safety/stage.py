@@ -14,7 +14,7 @@ A failing checker is closed by default: whoever can make it fail could otherwise
 then. One that has too many calls waiting is busy: before an answer that is an overload like any other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -29,14 +29,11 @@ from batcher.service.safety.loading import load_checker
 from batcher.service.safety.plugged import PluggedAnswer, plugged_finding
 from batcher.service.safety.rulebook import AnswerScan, RuleBook
 from batcher.service.safety.rules import load_rules
-from batcher.service.turns import Turns
+from batcher.service.threads import Busy, Threads
 
 MAX_INLINE_CHARS = 20_000
-"""Looked through on the event loop at once: 0.1 ms as a rule, 50 ms by the worst pattern that one rule may have. Longer input
-goes to a thread, since patterns want it whole; longer output is looked through in pieces, one at a turn."""
-_NUM_RULE_THREADS = 1
-"""RE2 lets go of the interpreter, what comes before it does not: with several threads the event loop waits for each of them,
-whenever it has let go of it for a moment."""
+"""Looked through on the event loop: 0.1 ms as a rule, 50 ms by the worst pattern that one rule may have. Longer text goes to
+the rules' thread."""
 
 PLUGGED = "plugged_in"
 """The rule of all findings of a plugged-in checker, in metrics: it may name as many rules as it likes."""
@@ -45,7 +42,7 @@ FAILED = Finding(Verdict.REFUSE, "check_failed", "the safety check failed, and n
 """The finding of a check that failed, where that is closed."""
 
 _BUSY_RETRY_AFTER_S = 1
-"""A thread looks through the longest text within moments."""
+"""What waits is looked through within it, as a rule."""
 
 
 class Side(StrEnum):
@@ -72,14 +69,14 @@ def error_of(finding: Finding) -> ServiceError:
 class SafetyStage:
     """One for the whole service; lives on its event loop. Its birth raises ConfigError for what cannot work."""
 
-    def __init__(self, config: SafetyConfig, *, models: tuple[str, ...], tiers: tuple[str, ...], turns: Turns) -> None:
-        self.turns = turns
+    def __init__(self, config: SafetyConfig, *, models: tuple[str, ...], tiers: tuple[str, ...]) -> None:
         self._is_open = config.on_failure is OnFailure.OPEN
         rules = load_rules(config.rules, models=models, tiers=tiers) if config.rules is not None else ()
         self._book = RuleBook(rules)
         self._checker: Checker | None = load_checker(config.checker) if config.checker is not None else None
-        # Two: rules must not wait for the threads of a checker that hangs.
-        self._rules_runner = Runner(config.timeout_s, num_threads=_NUM_RULE_THREADS)
+        # Apart, as rules must not wait for a checker that hangs; and one, since several take the interpreter, one after the
+        # other, whenever the event loop lets go of it. There is no time limit: what rules take grows with the text alone.
+        self._rules_thread = Threads("safety-rules", num_threads=1)
         self._plugged_runner = Runner(config.timeout_s)
         self.is_inline = self._checker is None
         """Whether the `..._now` methods do all there is to do."""
@@ -99,14 +96,18 @@ class SafetyStage:
         self._failures = {(side, failure): 0 for side in Side for failure in Failure}
 
     async def check_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
-        """`texts` are the contents of the request's messages. Raises Overloaded if too many checks wait, where closed."""
+        """`texts` are the contents of the request's messages. Raises Overloaded if too many checks wait: for rules whatever the
+        policy, as no text of a client's must keep another's from being looked at; for a checker where it is closed."""
         if sum(map(len, texts)) <= MAX_INLINE_CHARS:
             found = self._find_input(context, texts)
         else:
             try:
-                found = await self._rules_runner.run(self._book.check_input, context, texts)
-            except CheckFailed as failed:
-                found = self._fail_input(failed)
+                found = await self._rules_thread.call(self._book.check_input, context, texts)
+            except Busy:
+                self._failures[Side.INPUT, Failure.BUSY] += 1
+                raise _too_many_wait() from None
+            except Exception as error:
+                found = self.fail(Side.INPUT, CheckFailed(Failure.EXCEPTION, error))
         if found is None and self._checker is not None:
             try:
                 found = plugged_finding(await self._plugged_runner.run(self._checker.check_input, context, texts))
@@ -167,17 +168,24 @@ class SafetyStage:
         """Where nothing is computed yet. Raises Overloaded: a check that was not begun has not failed, and may soon be made."""
         found = self.fail(Side.INPUT, failed)
         if found is not None and failed.failure is Failure.BUSY:
-            raise Overloaded(
-                "too many safety checks wait", retry_after_s=_BUSY_RETRY_AFTER_S, refused=Refused.CAPACITY
-            ) from None
+            raise _too_many_wait() from None
         return found
+
+    async def scan(self, feed: Callable[[str], Checked], text: str) -> Checked:
+        """A long piece of an answer, on the rules' thread. There are no more of these than answers under way."""
+        checked: Checked = await self._rules_thread.call(feed, text, is_bounded=False)
+        return checked
 
     def statistics(self) -> SafetyStatistics:
         return SafetyStatistics(dict(self._findings), dict(self._failures))
 
     def close(self) -> None:
-        self._rules_runner.close()
+        self._rules_thread.close()
         self._plugged_runner.close()
+
+
+def _too_many_wait() -> Overloaded:
+    return Overloaded("too many safety checks wait", retry_after_s=_BUSY_RETRY_AFTER_S, refused=Refused.CAPACITY)
 
 
 class AnswerGuard:
@@ -190,30 +198,27 @@ class AnswerGuard:
 
     async def feed(self, text: str) -> Checked:
         """What may go out now. `text` is not empty."""
-        if self._scan is None or len(text) <= MAX_INLINE_CHARS:
-            return await self._pass_on(self._scan_text(text, is_last=False), is_last=False)
-        released, finding = "", None
-        for begin in range(0, len(text), MAX_INLINE_CHARS):
-            await self._stage.turns.take()
-            checked = self._scan_text(text[begin : begin + MAX_INLINE_CHARS], is_last=False)
-            released += checked.text
-            if (finding := checked.finding) is not None:
-                break
-        return await self._pass_on(Checked(released, finding), is_last=False)
+        return await self._pass_on(await self._scan_text(text, is_last=False), is_last=False)
 
     async def flush(self) -> Checked:
         """The rest."""
-        return await self._pass_on(self._scan_text("", is_last=True), is_last=True)
+        return await self._pass_on(await self._scan_text("", is_last=True), is_last=True)
 
-    def _scan_text(self, text: str, *, is_last: bool) -> Checked:
-        if self._scan is None:
+    async def _scan_text(self, text: str, *, is_last: bool) -> Checked:
+        scan = self._scan
+        if scan is None:
             return Checked(text)
         try:
-            checked = self._scan.flush() if is_last else self._scan.feed(text)
+            if is_last:
+                checked = scan.flush()
+            elif len(text) <= MAX_INLINE_CHARS:
+                checked = scan.feed(text)
+            else:
+                checked = await self._stage.scan(scan.feed, text)
         except Exception as error:
             failed = self._stage.fail(Side.OUTPUT, CheckFailed(Failure.EXCEPTION, error))
-            held, self._scan = self._scan.held, None
-            checked = Checked("" if failed else held, failed)
+            self._scan = None
+            checked = Checked("" if failed else scan.held, failed)
         self._stage.count(Side.OUTPUT, checked.finding)
         return checked
 
