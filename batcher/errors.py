@@ -23,8 +23,9 @@
             ├── WorkerFailed       the batch lost its worker, and no attempt or retry budget is left
             └── BadOutput          run_batch broke its contract, likewise
 
-Service errors are values in the core (an effect carries one) and exceptions in the shell; they are never mutated, so both
-uses may share an instance. Whether a caller should retry is a property of the class, not of the handler that sends it.
+Service errors are values in the core (an effect carries one) and exceptions in the shell; but for their tracebacks they are
+never mutated, so both uses may share an instance. Whether a caller should retry is a property of the class, not of the
+handler that sends it.
 """
 
 from typing import ClassVar

@@ -9,6 +9,7 @@ from batcher.service.front_meters import STATUSES, FrontMeters
 from batcher.service.keys_file import KeysStatistics
 from batcher.service.pending_bodies import PendingBodies
 from batcher.service.request_log import RequestLogStatistics
+from batcher.service.turns import Turns
 
 
 def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
@@ -55,8 +56,9 @@ def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
     yield from gauges(("open_streams", "Streams that are being sent.", meters.num_open_streams))
 
 
-def body_metrics(bodies: PendingBodies) -> Iterator[Metric]:
+def body_metrics(bodies: PendingBodies, turns: Turns) -> Iterator[Metric]:
     yield from gauges(("pending_body_bytes", "Of large bodies that are being received, or held by a call.", bodies.num_bytes))
+    yield from gauges(("waiting_turns", "Large bodies that have come and wait for their turn.", turns.num_waiting))
 
 
 def request_log_metrics(log: RequestLogStatistics) -> Iterator[Metric]:

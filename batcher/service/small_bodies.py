@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batcher.service.wire.replies import declared_length
 
 SMALL_BODY_BYTES = 16_384
-"""A refused request with a body up to this is read to its end, so that its connection can go on."""
+"""Up to this a body is small, and hardly more work than its head: a refused one is read to its end, so that its connection can
+go on. A larger one counts in the budget of all of them (`pending_bodies.py`) and takes its turn (`turns.py`)."""
 
 
 _CLOSE = (b"connection", b"close")

@@ -32,7 +32,7 @@ def stage_metrics(
 
     def collect() -> Iterator[Metric]:
         yield from front_metrics(front.meters)
-        yield from body_metrics(front.door.bodies)
+        yield from body_metrics(front.door.bodies, front.door.turns)
         yield from keys_metrics(keys.statistics())
         yield from admission_metrics(admission())
         yield from limiter_metrics(front.limiter.statistics())

@@ -235,7 +235,7 @@ def _limited(key: Key) -> list[tuple[Manner, Make]]:
 
 
 def _long(manner: Manner, *streams: bool, max_tokens: int = 5000) -> Callable[[Key], list[tuple[Manner, Make]]]:
-    """In continuous mode: answers that nobody waits for the end of, as they are, so long."""
+    """In continuous mode: long answers, whole and streamed, whose clients do with them what `manner` says."""
 
     def make(key: Key, stream: bool) -> Make:
         body = message_body("for ever ", max_tokens=max_tokens, stream=stream)

@@ -54,6 +54,7 @@ HELD = (
     "batcher_running_requests",
     "batcher_waiting_requests",
     "batcher_waiting_bytes",
+    "batcher_waiting_turns",
     "batcher_waiting_tokens",
     "batcher_inflight_batches",
     "batcher_parked_batches",
@@ -183,7 +184,8 @@ def _held(page: str) -> float:
 
 
 def _left_streams(bench: Bench, server: Server, turn_s: float) -> Iterator[Figure]:
-    server.ask("/v1/messages", message_body("good", max_tokens=10))  # From its first answer on it knows what it can do.
+    # From its first answer on the gate knows a rate, and admits by it.
+    server.ask("/v1/messages", message_body("good", max_tokens=10))
     with abusing(server.url, "listeners", num_clients=NUM_CLIENTS, seed=bench.seed) as listeners:
         time.sleep(turn_s)
         listeners.end()
