@@ -50,18 +50,18 @@ class Entrance:
         limiter = Limiter(settings.limits(), tiers, self._limit_store, limit_factor=limit_factor)
         safety, usage = settings.safety(), settings.usage()
         tier_names = tuple(tier.name for tier in tiers)
+        door = Door(keys=self.keys.keys, http=settings.http())
         self.request_log = RequestLog() if settings.request_log is Switch.ON else None
         self.front = Front(
-            door=Door(keys=self.keys.keys, http=settings.http()),
+            door=door,
             limiter=limiter,
-            safety=SafetyStage(safety, models=models, tiers=tier_names) if safety.is_on else None,
+            safety=SafetyStage(safety, models=models, tiers=tier_names, turns=door.turns) if safety.is_on else None,
             idempotency=Idempotency(settings.idempotency(), self._claims),
             usage=UsageLog(usage) if usage.directory is not None else None,
             meters=FrontMeters(tier_names, models),
             request_log=self.request_log,
             tracer=create_tracer(settings.tracing, models=models),
         )
-        door = self.front.door
         is_recorded = self.front.usage is not None
         door.refuse_by_limits = self._refuse_by_limits if is_recorded else limiter.peek
         door.refuse_by_load = refuse_early

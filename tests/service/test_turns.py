@@ -14,6 +14,7 @@ from batcher.core.admission.gate import Refusal
 from batcher.errors import Overloaded
 from batcher.service.auth import Caller
 from batcher.service.safety.contract import Checked
+from batcher.service.safety.rulebook import AnswerScan
 from batcher.service.safety.stage import MAX_INLINE_CHARS
 from batcher.service.small_bodies import SMALL_BODY_BYTES
 from batcher.service.turns import Turns, Work
@@ -296,10 +297,10 @@ class Held:
         self.has_begun = asyncio.Event()
         self.is_let_go = asyncio.Event()
 
-    async def scan(self, feed: Callable[[str], Checked], text: str) -> Checked:
+    async def feed(self, scan: AnswerScan, text: str, *, tenant: str) -> Checked:
         self.has_begun.set()
         await self.is_let_go.wait()
-        return feed(text)
+        return scan.feed(text)
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages?by=asgi", "/v1/run"])
@@ -311,7 +312,9 @@ async def test_who_leaves_while_a_long_answer_is_looked_through_is_charged_for_i
     tier = TierConfig("paid", tokens_per_minute=10**7)
     async with serving(quick(backend=TEN_TIMES, safety_rules=tmp_path / "rules.toml", tiers=(tier,))) as server:
         held = Held()
-        monkeypatch.setattr(server.service.front.safety, "scan", held.scan)
+        safety = server.service.front.safety
+        assert safety is not None
+        monkeypatch.setattr(safety.long_texts, "feed", held.feed)
         async with connected(server.port) as client:
             client.write(asked(path, "once " * 1000, model=TEN_TIMES))
             await held.has_begun.wait()

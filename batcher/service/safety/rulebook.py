@@ -35,28 +35,30 @@ class RuleSet:
             for index in indexes
             if (rule := rules[index]).regex is not None
         ]
-        self._expressions = ExpressionSet(expressions) if expressions else None
+        self.expressions = ExpressionSet(expressions) if expressions else None
 
     def first_in(self, text: str) -> Match | None:
         """In a text that is whole."""
         found = []
         # Bytes: RE2's wrapper takes half as long again for characters, whose positions nobody wants here.
         if self._any_phrase is not None and self._any_phrase.search(spaced_loosely(fold(text))):
-            found += [scanner.feed(text, is_last=True) for scanner in self._phrase_scanners()]
-        if self._expressions is not None and (first := self._expressions.first_in(text)) is not None:
+            found += [scanner.feed(text, is_last=True) for scanner in self.phrase_scanners()]
+        if self.expressions is not None and (first := self.expressions.first_in(text)) is not None:
             found.append(first)
         return min((match for match in found if match is not None), default=None) if found else None
 
-    def scanners(self) -> list[PhraseScanner | ExpressionScanner]:
-        """For one answer."""
-        return [*self._phrase_scanners(), *([ExpressionScanner(self._expressions)] if self._expressions is not None else [])]
-
-    def _phrase_scanners(self) -> list[PhraseScanner]:
+    def phrase_scanners(self) -> list[PhraseScanner]:
+        """For one text."""
         return [PhraseScanner(automaton, ignores_case=ignores_case) for automaton, ignores_case in self._automata]
 
     def finding(self, match: Match) -> Finding:
         rule = self._rules[match.rule]
         return Finding(rule.verdict, rule.name, rule.message)
+
+    def refusal(self, match: Match) -> Finding:
+        """The finding in an input, of which there is nothing to be stopped."""
+        rule = self._rules[match.rule]
+        return Finding(Verdict.REFUSE, rule.name, rule.message)
 
 
 class AnswerScan:
@@ -65,26 +67,31 @@ class AnswerScan:
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
-        self._scanners = rules.scanners()
+        self.phrases = rules.phrase_scanners()
+        self.expressions = None if rules.expressions is None else ExpressionScanner(rules.expressions)
+        self._scanners: list[PhraseScanner | ExpressionScanner] = [*self.phrases]
+        if self.expressions is not None:
+            self._scanners.append(self.expressions)
         self.held = ""
         """What was fed and has not been given back."""
         self._num_released = 0
 
     def feed(self, text: str) -> Checked:
-        return self._feed(text, is_last=False)
+        return self.take_in(text, [scanner.feed(text, is_last=False) for scanner in self._scanners])
 
     def flush(self) -> Checked:
-        return self._feed("", is_last=True)
+        found = [scanner.feed("", is_last=True) for scanner in self._scanners]
+        return self._end(found) or Checked(self.held)
 
-    def _feed(self, text: str, *, is_last: bool) -> Checked:
+    def take_in(self, text: str, found: Iterable[Match | None]) -> Checked:
+        """What its scanners found in a text that was fed to them."""
         self.held += text
-        found = [match for scanner in self._scanners if (match := scanner.feed(text, is_last=is_last)) is not None]
-        if found:
-            first = min(found)
-            return Checked(self._release(first.start), self._rules.finding(first))
-        if is_last:
-            return Checked(self.held)
-        return Checked(self._release(min(scanner.num_free for scanner in self._scanners)))
+        return self._end(found) or Checked(self._release(min(scanner.num_free for scanner in self._scanners)))
+
+    def _end(self, found: Iterable[Match | None]) -> Checked | None:
+        """The answer's end, if something was found."""
+        first = min((match for match in found if match is not None), default=None)
+        return None if first is None else Checked(self._release(first.start), self._rules.finding(first))
 
     def _release(self, position: int) -> str:
         """What is held before `position`; nothing if that has left already (a match longer than its rule said)."""
@@ -130,17 +137,16 @@ class RuleBook:
         model = context.model if context.model in self._models else None
         return self._compiled[model, context.tier if context.tier in self._tiers else None]
 
+    def input_rules(self, context: CheckContext) -> RuleSet | None:
+        """None where nothing is looked for."""
+        return self._find(context).of_input
+
     def check_input(self, context: CheckContext, texts: Iterable[str]) -> Finding | None:
         """Each text by itself: a phrase does not go on from one message to the next."""
-        rules = self._find(context).of_input
+        rules = self.input_rules(context)
         if rules is None:
             return None
-        for text in texts:
-            match = rules.first_in(text)
-            if match is not None:
-                finding = rules.finding(match)
-                return Finding(Verdict.REFUSE, finding.rule, finding.message)
-        return None
+        return next((rules.refusal(match) for text in texts if (match := rules.first_in(text)) is not None), None)
 
     def check_whole(self, context: CheckContext, text: str) -> Checked:
         """An answer that is there at once."""

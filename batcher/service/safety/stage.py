@@ -14,7 +14,7 @@ A failing checker is closed by default: whoever can make it fail could otherwise
 then. One that has too many calls waiting is busy: before an answer that is an overload like any other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -26,14 +26,16 @@ from batcher.service.records import Refused
 from batcher.service.safety.calls import CheckFailed, Failure, Runner
 from batcher.service.safety.contract import CheckContext, Checked, Checker, Finding, Verdict
 from batcher.service.safety.loading import load_checker
+from batcher.service.safety.long_texts import LongTexts
 from batcher.service.safety.plugged import PluggedAnswer, plugged_finding
 from batcher.service.safety.rulebook import AnswerScan, RuleBook
 from batcher.service.safety.rules import load_rules
-from batcher.service.threads import Busy, Threads
+from batcher.service.threads import Busy
+from batcher.service.turns import Turns
 
 MAX_INLINE_CHARS = 20_000
-"""Looked through on the event loop: 0.1 ms as a rule, 50 ms by the worst pattern that one rule may have. Longer text goes to
-the rules' thread."""
+"""Looked through on the event loop at once: 0.1 ms as a rule, 50 ms by the worst pattern that one rule may have. Longer text is
+for `long_texts.py`."""
 
 PLUGGED = "plugged_in"
 """The rule of all findings of a plugged-in checker, in metrics: it may name as many rules as it likes."""
@@ -69,14 +71,12 @@ def error_of(finding: Finding) -> ServiceError:
 class SafetyStage:
     """One for the whole service; lives on its event loop. Its birth raises ConfigError for what cannot work."""
 
-    def __init__(self, config: SafetyConfig, *, models: tuple[str, ...], tiers: tuple[str, ...]) -> None:
+    def __init__(self, config: SafetyConfig, *, models: tuple[str, ...], tiers: tuple[str, ...], turns: Turns) -> None:
         self._is_open = config.on_failure is OnFailure.OPEN
         rules = load_rules(config.rules, models=models, tiers=tiers) if config.rules is not None else ()
         self._book = RuleBook(rules)
         self._checker: Checker | None = load_checker(config.checker) if config.checker is not None else None
-        # Apart, as rules must not wait for a checker that hangs; and one, since several take the interpreter, one after the
-        # other, whenever the event loop lets go of it. There is no time limit: what rules take grows with the text alone.
-        self._rules_thread = Threads("safety-rules", num_threads=1)
+        self.long_texts = LongTexts(turns)
         self._plugged_runner = Runner(config.timeout_s)
         self.is_inline = self._checker is None
         """Whether the `..._now` methods do all there is to do."""
@@ -102,7 +102,7 @@ class SafetyStage:
             found = self._find_input(context, texts)
         else:
             try:
-                found = await self._rules_thread.call(self._book.check_input, context, texts)
+                found = await self._find_long_input(context, texts)
             except Busy:
                 self._failures[Side.INPUT, Failure.BUSY] += 1
                 raise _too_many_wait() from None
@@ -146,7 +146,7 @@ class SafetyStage:
     def open_output(self, context: CheckContext) -> "AnswerGuard":
         """For one answer."""
         plugged = PluggedAnswer(self._checker, context, self._plugged_runner) if self._checker is not None else None
-        return AnswerGuard(self, self._book.check_output(context), plugged)
+        return AnswerGuard(self, self._book.check_output(context), plugged, tenant=context.tenant)
 
     def count(self, side: Side, finding: Finding | None, rule: str | None = None) -> Finding | None:
         """Returns the finding. `rule` is its name in metrics, where that is not its own."""
@@ -171,16 +171,22 @@ class SafetyStage:
             raise _too_many_wait() from None
         return found
 
-    async def scan(self, feed: Callable[[str], Checked], text: str) -> Checked:
-        """A long piece of an answer, on the rules' thread. There are no more of these than answers under way."""
-        checked: Checked = await self._rules_thread.call(feed, text, is_bounded=False)
-        return checked
+    async def _find_long_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
+        rules = self._book.input_rules(context)
+        if rules is None:
+            return None
+        for text in texts:
+            is_short = len(text) <= MAX_INLINE_CHARS
+            match = rules.first_in(text) if is_short else await self.long_texts.first_in(rules, text, tenant=context.tenant)
+            if match is not None:
+                return rules.refusal(match)
+        return None
 
     def statistics(self) -> SafetyStatistics:
         return SafetyStatistics(dict(self._findings), dict(self._failures))
 
     def close(self) -> None:
-        self._rules_thread.close()
+        self.long_texts.close()
         self._plugged_runner.close()
 
 
@@ -191,8 +197,9 @@ def _too_many_wait() -> Overloaded:
 class AnswerGuard:
     """One answer's checks. Nothing is called after a finding; dropping it half way is fine."""
 
-    def __init__(self, stage: SafetyStage, scan: AnswerScan | None, plugged: PluggedAnswer | None) -> None:
+    def __init__(self, stage: SafetyStage, scan: AnswerScan | None, plugged: PluggedAnswer | None, *, tenant: str) -> None:
         self._stage = stage
+        self._tenant = tenant
         self._scan = scan
         self._plugged = plugged
 
@@ -214,11 +221,11 @@ class AnswerGuard:
             elif len(text) <= MAX_INLINE_CHARS:
                 checked = scan.feed(text)
             else:
-                checked = await self._stage.scan(scan.feed, text)
+                checked = await self._stage.long_texts.feed(scan, text, tenant=self._tenant)
         except Exception as error:
             failed = self._stage.fail(Side.OUTPUT, CheckFailed(Failure.EXCEPTION, error))
             self._scan = None
-            checked = Checked("" if failed else scan.held, failed)
+            checked = Checked("" if failed else scan.held + text, failed)
         self._stage.count(Side.OUTPUT, checked.finding)
         return checked
 

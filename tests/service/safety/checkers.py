@@ -11,6 +11,7 @@ from batcher.service.safety.contract import CheckContext, Checked, Finding, Verd
 from batcher.service.safety.rulebook import RuleBook
 from batcher.service.safety.rules import Rule, load_rules
 from batcher.service.safety.stage import SafetyStage
+from batcher.service.turns import Turns
 
 CONTEXT = CheckContext("tenant", "paid", "smollm2")
 MODELS = ("smollm2", "simulated")
@@ -41,7 +42,7 @@ def stage_of(
 ) -> SafetyStage:
     name = f"{__name__}:{checker}" if checker is not None else None
     config = SafetyConfig(rules=rules, checker=name, on_failure=on_failure, timeout_s=timeout_s)
-    return SafetyStage(config, models=MODELS, tiers=TIERS)
+    return SafetyStage(config, models=MODELS, tiers=TIERS, turns=Turns())
 
 
 class _Answer:

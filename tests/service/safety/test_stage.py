@@ -14,6 +14,7 @@ from batcher.service.safety.loading import load_checker
 from batcher.service.safety.stage import FAILED, MAX_INLINE_CHARS, SafetyStage, Side, error_of
 from batcher.service.safety_metrics import safety_metrics
 from batcher.service.threads import MAX_WAITING, NUM_THREADS
+from batcher.service.turns import Turns
 from tests.service.safety.checkers import CONTEXT, FOUND, AsyncHanging, Hanging, stage_of, written
 
 pytestmark = pytest.mark.anyio
@@ -185,20 +186,22 @@ async def test_long_texts_beyond_those_that_may_wait_are_refused_and_never_let_p
     policy: OnFailure, rules: Path
 ) -> None:
     """With the policy open, a crowd of long texts switched the rules off for whoever came then."""
+    written(rules.parent, RULES + '[[rules]]\nname = "regex"\nregex = "b.d"')
     stage = stage_of(rules=rules, on_failure=policy)
-    long = "a" * MAX_INLINE_CHARS + " heron"
-    blocking = asyncio.ensure_future(stage.scan(lambda text: Checked(str(Hanging.release.wait())), ""))
-    await asyncio.sleep(0)
-    checks = [asyncio.create_task(stage.check_input(CONTEXT, [long])) for _ in range(MAX_WAITING)]
+    long = "a" * MAX_INLINE_CHARS + " bad"
+    thread = stage.long_texts._thread
+    calls = [asyncio.ensure_future(thread.call(Hanging.release.wait)) for _ in range(1 + MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="too many safety checks wait"):
         await stage.check_input(CONTEXT, [long])
     output = asyncio.create_task(answer(stage, long))
     await asyncio.sleep(0)
     Hanging.release.set()
-    assert [finding and finding.rule for finding in await asyncio.gather(*checks)] == ["birds"] * MAX_WAITING
+    await asyncio.gather(*calls)
     assert (await output).text == "a" * MAX_INLINE_CHARS + " ", "an answer is never too much: it is made already"
-    assert (await blocking).text == "True"
+    found = await stage.check_input(CONTEXT, [long])
+    assert found is not None
+    assert found.rule == "regex"
     assert stage.statistics().failures[Side.INPUT, Failure.BUSY] == 1
     stage.close()
 
@@ -209,7 +212,10 @@ async def test_a_rule_that_breaks_on_a_long_text_lets_nothing_pass(rules: Path) 
     assert await closed.check_input(CONTEXT, [half_a_character]) is FAILED
     guard = closed.open_output(CONTEXT)
     assert await guard.feed("fine " + half_a_character) == Checked("", FAILED)
+    opened = stage_of(rules=rules, on_failure=OnFailure.OPEN)
+    assert await answer(opened, "one ", half_a_character, " two") == Checked(f"one {half_a_character} two")
     closed.close()
+    opened.close()
 
 
 @pytest.mark.parametrize("checker", ["Hanging", "AsyncHanging"])
@@ -253,7 +259,7 @@ def test_a_checker_that_cannot_work_is_told_at_start(name: str, words: str) -> N
 async def test_metrics_know_every_finding_before_there_is_one() -> None:
     """A check that failed, and a plugged-in checker's first finding, each added a line to the page."""
     config = SafetyConfig(checker="examples.safety_checker:CardNumbers")
-    stage = SafetyStage(config, models=("m",), tiers=("paid",))
+    stage = SafetyStage(config, models=("m",), tiers=("paid",), turns=Turns())
     before = set(stage.statistics().findings)
     finding = await stage.check_input(CONTEXT, ["pay with 4111 1111 1111 1111"])
     assert finding is not None
@@ -278,7 +284,7 @@ async def test_metrics_know_every_rule_before_it_finds_anything(rules: Path) -> 
 
 async def test_the_example_finds_card_numbers_and_nothing_else() -> None:
     config = SafetyConfig(checker="examples.safety_checker:CardNumbers")
-    stage = SafetyStage(config, models=("smollm2",), tiers=("paid",))
+    stage = SafetyStage(config, models=("smollm2",), tiers=("paid",), turns=Turns())
     assert await stage.check_input(CONTEXT, ["pay with 4111 1111 1111 1111"]) is not None
     assert await stage.check_input(CONTEXT, ["pay with 4111 1111 1111 1112"]) is None
     assert (await answer(stage, "it is 41", "11-1111-1111", "-1111.", " Bye")).text == "it is "

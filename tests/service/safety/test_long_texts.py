@@ -1,0 +1,88 @@
+"""Long texts are found what short ones are found, wherever the pieces end in which they are looked through."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batcher.service.safety import long_texts
+from batcher.service.safety.contract import Checked
+from batcher.service.safety.long_texts import LongTexts
+from batcher.service.safety.rulebook import RuleBook
+from batcher.service.turns import Turns
+from tests.service.safety.checkers import CONTEXT, book
+from tests.service.safety.test_phrases import PHRASES, TEXTS
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def texts(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LongTexts]:
+    monkeypatch.setattr(long_texts, "PIECE_CHARS", 3)
+    texts = LongTexts(Turns())
+    yield texts
+    texts.close()
+
+
+def rules_of(phrases: list[tuple[str, bool]], regexes: list[str]) -> RuleBook:
+    return book(
+        *({"phrases": (phrase,), "ignore_case": ignores_case} for phrase, ignores_case in phrases),
+        *({"regex": regex, "max_length": 8} for regex in regexes),
+    )
+
+
+REGEXES = st.lists(st.sampled_from(["a.?b", "b+c", r"\bA", "é😀", "(?i:ab+a)"]), max_size=2)
+
+
+@given(PHRASES, REGEXES, TEXTS, TEXTS)
+async def test_a_long_text_is_found_what_it_is_found_at_once(
+    phrases: list[tuple[str, bool]], regexes: list[str], text: str, more: str
+) -> None:
+    texts = LongTexts(Turns())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(long_texts, "PIECE_CHARS", 3)
+        rules = rules_of(phrases, regexes)
+        input_rules = rules.input_rules(CONTEXT)
+        assert input_rules is not None
+        assert await texts.first_in(input_rules, text, tenant="t") == input_rules.first_in(text)
+        at_once, in_pieces = rules.check_output(CONTEXT), rules.check_output(CONTEXT)
+        assert at_once is not None
+        assert in_pieces is not None
+        checked = Checked("")
+        for piece in filter(None, (text, more)):
+            checked = await texts.feed(in_pieces, piece, tenant="t")
+            assert checked == at_once.feed(piece)
+            if checked.finding is not None:
+                break
+        if checked.finding is None:
+            assert in_pieces.flush() == at_once.flush()
+    texts.close()
+
+
+async def test_others_have_their_turns_between_the_pieces(texts: LongTexts) -> None:
+    num_rounds = 0
+
+    async def count() -> None:
+        nonlocal num_rounds
+        while True:
+            num_rounds += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    rules = rules_of([("secret", True)], []).input_rules(CONTEXT)
+    assert rules is not None
+    assert await texts.first_in(rules, "x" * 30, tenant="t") is None
+    counting.cancel()
+    assert num_rounds >= 9
+
+
+async def test_what_a_pattern_finds_is_not_lost_where_pieces_meet(texts: LongTexts) -> None:
+    """Longer than its rule says, it was found in an answer that came at once, and not in one that was cut into pieces."""
+    rules = book({"regex": "BEGIN[a-z ]*END", "max_length": 8})
+    scan = rules.check_output(CONTEXT)
+    assert scan is not None
+    text = "key: BEGIN " + "x" * 100 + " END."
+    checked = await texts.feed(scan, text, tenant="t")
+    assert (checked.text, checked.finding and checked.finding.rule) == ("key: ", "rule-0")
