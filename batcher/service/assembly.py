@@ -62,13 +62,11 @@ class Entrance:
             request_log=self.request_log,
             tracer=create_tracer(settings.tracing, models=models),
         )
-        is_recorded = self.front.usage is not None
-        door.refuse_by_limits = self._refuse_by_limits if is_recorded else limiter.peek
-        door.refuse_by_load = refuse_early
+        door.refuse_early = lambda caller: limiter.peek(caller) or self._refuse_unrecorded() or refuse_early(caller)
 
-    def _refuse_by_limits(self, caller: Caller) -> ServiceError | None:
-        assert self.front.usage is not None
-        return self.front.limiter.peek(caller) or self.front.usage.refusal
+    def _refuse_unrecorded(self) -> ServiceError | None:
+        usage = self.front.usage
+        return None if usage is None else usage.refusal
 
     def metrics(self, admission: Callable[[], Iterable[GateStatistics]]) -> Collect:
         """`admission` tells how each tier's admission stands."""

@@ -34,11 +34,9 @@ class Door:
         """What may be held of bodies together."""
         self.turns = Turns()
         """When each large body is gone on with."""
-        self.refuse_by_limits: Callable[[Caller], ServiceError | None] = _refuse_nobody
-        """Why this caller's requests are refused at present, whatever they ask: its limit is used up, or what it gets could not
-        be recorded. Asked before a body is read, and so it never waits. Its owner is the service; so of the next."""
-        self.refuse_by_load: Callable[[Caller], ServiceError | None] = _refuse_nobody
-        """The same, as there is no room for them."""
+        self.refuse_early: Callable[[Caller], ServiceError | None] = _refuse_nobody
+        """Why this caller's requests are refused at present, whatever they ask: its limit is used up, what it gets could not be
+        recorded, or nobody has room. Asked before a body is read, and so it never waits. Its owner is the service."""
         self._clock = clock
         self._busy_until_at = -inf
         # Ids are unique beyond this process: a random prefix, then a count.
@@ -61,17 +59,14 @@ class Door:
     def check_early(self, caller: Caller, headers: Mapping[bytes, bytes]) -> None:
         """Raises what this caller's requests are refused with at present, if they are. For the routes that make work.
 
-        Nobody is asked whether there is room for a small body while there was room for everybody: it is there anyway, and will
-        be judged.
+        Of a small body it is not asked while there was room for everybody: it is there anyway, and will be judged.
         """
-        error = self.refuse_by_limits(caller)
-        if error is None and (self._clock() < self._busy_until_at or declared_length(headers) > SMALL_BODY_BYTES):
-            error = self.refuse_by_load(caller)
-        if error is not None:
+        is_asked = self._clock() < self._busy_until_at or declared_length(headers) > SMALL_BODY_BYTES
+        if is_asked and (error := self.refuse_early(caller)) is not None:
             raise error
 
     def note_busy(self) -> None:
-        """Somebody was refused as there was no room, or something that is needed was away."""
+        """Somebody was refused for a limit, as there was no room, or as something that is needed was away."""
         self._busy_until_at = self._clock() + _BUSY_S
 
     def require_operator(self, caller: Caller) -> None:

@@ -152,7 +152,7 @@ class Passage:
         error.__traceback__ = None
         if isinstance(error, LimitReached):
             self.standing = error.standing
-        elif isinstance(error, Overloaded):
+        if isinstance(error, RateLimited | Overloaded):
             self.front.door.note_busy()
         refused = Refused.SAFETY if isinstance(error, SafetyRefused) else error.refused
         self.end(error.status, outcome_of(error), error.type, refused=refused)

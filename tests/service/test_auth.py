@@ -12,7 +12,6 @@ from batcher.errors import (
     ConfigError,
     InvalidRequest,
     NotAuthenticated,
-    Overloaded,
     PermissionDenied,
     RateLimited,
     RequestTooLarge,
@@ -180,7 +179,10 @@ def test_headers_that_can_be_served_are_let_in(door: Door, headers: dict[bytes, 
     assert door.authenticate({**PAID, **headers}).tenant == "dev-paid"
 
 
-def test_who_is_over_its_limit_is_refused_before_any_body_is_read(door: Door) -> None:
+SMALL, LARGE = {b"content-length": b"16384"}, {b"content-length": b"16385"}
+
+
+def test_who_has_a_key_may_be_refused_before_its_body_is_read(door: Door) -> None:
     asked: list[str] = []
 
     def refuse_free(caller: Caller) -> RateLimited | None:
@@ -188,18 +190,15 @@ def test_who_is_over_its_limit_is_refused_before_any_body_is_read(door: Door) ->
         return RateLimited("later", retry_after_s=3) if caller.tier == "free" else None
 
     paid, free = door.authenticate(PAID), door.authenticate({b"x-api-key": b"dev-free"})
-    door.check_early(free, {})
-    door.refuse_by_limits = refuse_free
-    door.check_early(paid, {})
+    door.check_early(free, LARGE)
+    door.refuse_early = refuse_free
+    door.check_early(paid, LARGE)
     with pytest.raises(RateLimited, match="later"):
-        door.check_early(free, {})
+        door.check_early(free, LARGE)
     assert asked == ["dev-paid", "dev-free"]
 
 
-SMALL, LARGE = {b"content-length": b"16384"}, {b"content-length": b"16385"}
-
-
-def test_load_is_asked_about_before_large_bodies_and_before_all_for_a_second_after_a_refusal() -> None:
+def test_it_is_asked_before_large_bodies_and_before_all_for_a_second_after_a_refusal() -> None:
     now = 100.0
     asked: list[Caller] = []
 
@@ -208,7 +207,7 @@ def test_load_is_asked_about_before_large_bodies_and_before_all_for_a_second_aft
 
     door = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(), clock=lambda: now)
     caller = door.authenticate(PAID)
-    door.refuse_by_load = note
+    door.refuse_early = note
     door.check_early(caller, SMALL)
     door.check_early(caller, {})
     assert asked == []
@@ -222,12 +221,6 @@ def test_load_is_asked_about_before_large_bodies_and_before_all_for_a_second_aft
     now = 101.0
     door.check_early(caller, SMALL)
     assert len(asked) == 3
-
-
-def test_who_is_refused_for_load_is_told_so(door: Door) -> None:
-    door.refuse_by_load = lambda caller: Overloaded("no room", retry_after_s=1)
-    with pytest.raises(Overloaded, match="no room"):
-        door.check_early(door.authenticate(PAID), LARGE)
 
 
 def test_the_operators_routes_are_for_operators(door: Door) -> None:

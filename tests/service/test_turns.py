@@ -11,7 +11,7 @@ import pytest
 
 from batcher.config import TierConfig
 from batcher.core.admission.gate import Refusal
-from batcher.errors import Overloaded
+from batcher.errors import Overloaded, ServiceError
 from batcher.service.auth import Caller
 from batcher.service.safety.contract import Checked
 from batcher.service.safety.rulebook import AnswerScan
@@ -340,26 +340,25 @@ async def test_a_check_that_breaks_on_a_long_answer_lets_nothing_out(
     caplog.clear()  # Expected here, and looked at.
 
 
-# Load, asked about before a body
+# Asked before a body
 
 
-async def test_once_somebody_was_refused_for_load_small_requests_are_judged_by_their_heads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_once_somebody_was_refused_small_requests_are_judged_by_their_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_early: list[str] = []
-
-    def note(caller: Caller) -> None:
-        asked_early.append(caller.tenant)
-
     async with serving(quick()) as server:
         driver, door = server.service.driver, server.service.front.door
-        assert door.refuse_by_load == driver.refuse_early
-        door.refuse_by_load = note
+        refuse_early = driver.refuse_early
+
+        def note(caller: Caller) -> ServiceError | None:
+            asked_early.append(caller.tenant)
+            return refuse_early(caller)
+
+        door.refuse_early = note
         assert (await server.ask(run("small"))).status == 200
         assert asked_early == []
         refusal = Refusal(Outcome.REJECTED_CAPACITY, Overloaded("as if it were busy", retry_after_s=1))
         with monkeypatch.context() as patched:
             patched.setattr(driver, "_ask_gate", lambda *_, **__: refusal)
-            assert (await server.ask(run("small"))).status == 529
+            assert [(await server.ask(run("small"))).status for _ in range(2)] == [529, 529]
         assert (await server.ask(run("small"))).status == 200
-        assert asked_early == ["dev-paid"]
+        assert asked_early == ["dev-paid", "dev-paid"]
