@@ -62,7 +62,7 @@ class SafetyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     checker: str | None = None
     """MODULE:ATTR of what `batcher.service.safety.contract` describes."""
     timeout_s: float = 1.0
-    """What one check may take."""
+    """What one check of a plugged-in checker may take."""
     on_failure: OnFailure = OnFailure.CLOSED
     """What an exception or a timeout in a checker means for the request."""
 

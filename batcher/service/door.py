@@ -33,7 +33,7 @@ class Door:
         self.bodies = PendingBodies(max_bytes=http.max_pending_body_bytes)
         """What may be held of bodies together."""
         self.turns = Turns()
-        """When each large body is gone on with."""
+        """When a large body is gone on with, or a long text."""
         self.refuse_early: Callable[[Caller], ServiceError | None] = _refuse_nobody
         """Why this caller's requests are refused at present, whatever they ask: its limit is used up, what it gets could not be
         recorded, or nobody has room. Asked before a body is read, and so it never waits. Its owner is the service."""

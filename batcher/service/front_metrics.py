@@ -58,7 +58,7 @@ def front_metrics(meters: FrontMeters) -> Iterator[Metric]:
 
 def body_metrics(bodies: PendingBodies, turns: Turns) -> Iterator[Metric]:
     yield from gauges(("pending_body_bytes", "Of large bodies that are being received, or held by a call.", bodies.num_bytes))
-    yield from gauges(("waiting_turns", "Large bodies that have come and wait for their turn.", turns.num_waiting))
+    yield from gauges(("waiting_turns", "Large bodies and long texts that wait for their turn.", turns.num_waiting))
 
 
 def request_log_metrics(log: RequestLogStatistics) -> Iterator[Metric]:

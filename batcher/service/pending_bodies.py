@@ -1,4 +1,4 @@
-"""One budget of memory for large bodies: on the short way until they are on their way, through ASGI until the call is over.
+"""One budget of memory for large bodies, until their calls are over.
 
 A bound on each body bounds nothing while as many come as there are connections: a thousand clients that send all but the last
 byte and then nothing would hold a gigabyte until their time is up. So whoever holds a large body holds a part of one budget, by

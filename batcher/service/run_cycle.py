@@ -33,10 +33,9 @@ class Connection(Protocol):
 class RunCycle:
     """`refusal` is the reason once the request is refused; `reads_on` says that its body is read even so.
 
-    `pending_body` is what a large body holds of the server's budget, until it has come whole and is submitted, or comes for
-    nothing. `passage` takes it through the stages; `pending` is
-    what it was submitted as, until that is over: each knows the other, and what stayed so would keep the request, body and all,
-    until the collector of cycles comes.
+    `pending_body` is what a large body holds of the server's budget, until its call is over. `passage` takes it through the
+    stages; `pending` is what it was submitted as, until that is over: each knows the other, and what stayed so would keep the
+    request, body and all, until the collector of cycles comes.
     """
 
     __slots__ = (
@@ -155,11 +154,10 @@ class RunCycle:
 
     def _submit(self) -> None:
         body, self.body = self.body, b""
-        # From here on the queues bound it, and before them the rules' thread: 65 that wait for it at most.
-        self._close_body()
         try:
             pending = self.endpoint.submit(self.passage, body, self._reply)
             if pending is None:
+                self._close_body()
                 self.connection.hand_over(self, body)
             elif not self.response_complete:
                 self.pending = pending
@@ -176,6 +174,7 @@ class RunCycle:
     def _reply(self, result: Reply | ServiceError) -> None:
         self.response_complete = True
         self.pending = None
+        self._close_body()
         if self.is_gone:
             return
         if isinstance(result, ServiceError):

@@ -1,4 +1,4 @@
-"""A few threads for calls that may be slow or never return: somebody else's checkers, files of a disk that hangs.
+"""A few threads for calls that may be slow or never return: checkers of somebody else's, long searches, files of a slow disk.
 
 The executor of the standard library was refused: its threads keep the process from ending while one hangs, and its queue has no
 bound.
@@ -40,8 +40,8 @@ class Threads:
         if is_bounded and self._num_open >= self._max_threads + MAX_WAITING:
             raise Busy
         if self._num_threads < min(self._max_threads, self._num_open + 1):
-            self._num_threads += 1
-            threading.Thread(target=self._run, name=f"{self._name}-{self._num_threads}", daemon=True).start()
+            threading.Thread(target=self._run, name=f"{self._name}-{self._num_threads + 1}", daemon=True).start()
+            self._num_threads += 1  # Not before: a system without a thread to spare has refused this call, and not all to come.
         self._num_open += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls.put((future, lambda: function(*arguments)))

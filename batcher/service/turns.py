@@ -1,4 +1,4 @@
-"""Turns at what holds up the event loop: one in each round of it, so that whatever is short passes between.
+"""Turns at what holds up the event loop: one or two in each round of it, so that whatever is short passes between.
 
 A large request is not much work, but a thousand that come together are a second of it, and all that time nobody else would be
 heard. Nothing is put off where there is no crowd: the first in a round has its turn at once. Tenants take turns, too, so that
@@ -15,8 +15,8 @@ Work: TypeAlias = Callable[[], bool]
 
 
 class Turns:
-    """Of one event loop. Bounded by whoever asks: each request waits for one turn, and what its client is gone for goes with
-    the next."""
+    """Of one event loop. Bounded by whoever asks: each request waits for one turn at a time, and what its client is gone for
+    goes with the next. A task that waits goes on in the round after its turn has come, beside that round's own."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()

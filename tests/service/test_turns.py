@@ -249,6 +249,22 @@ async def test_long_texts_are_looked_through_and_answered_whole(route: str, text
         assert (answer.status, text_of(answer)) == (200, text * 10)
 
 
+async def test_a_large_body_counts_until_its_text_is_looked_through(route: str, long_answers: Any) -> None:
+    """It was given back at its first turn, and thousands waited for the next ones."""
+    async with long_answers() as server, connected(server.port) as client:
+        bodies, texts = server.service.front.door.bodies, server.service.front.safety.long_texts
+        turns = texts._turns = withhold(server)
+        client.write(asked(route, LARGE, model=TEN_TIMES))
+        for _ in range(3):
+            await until(lambda: len(turns.withheld) == 1)
+            assert bodies.num_bytes > len(LARGE)
+            turns.withheld.pop()()
+        texts._turns = Turns()
+        turns.give()
+        assert (await client.read()).status == 200
+        assert bodies.num_bytes == 0
+
+
 async def test_a_phrase_deep_in_a_long_input_is_found(route: str, long_answers: Any) -> None:
     async with long_answers() as server:
         answer = await server.ask(asked(route, "short " + LARGE + "some plutonium", model=TEN_TIMES))

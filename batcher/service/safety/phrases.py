@@ -37,7 +37,7 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.lower()
     if "İ" in text:
-        return "".join(char if char == "İ" else fold(char) for char in text)
+        return "İ".join(map(fold, text.split("İ")))
     return text.lower().replace("ς", "σ").replace("ſ", "s")
 
 

@@ -42,9 +42,14 @@ class PluggedAnswer:
         checked = self._accept(await self._runner.run(feed, text)) if text else Checked("")
         if not is_last or checked.finding is not None:
             return checked
-        rest = self._accept(await self._runner.run(flush))
-        if rest.finding is None and self.pending:
-            raise CheckFailed(Failure.CONTRACT, ValueError(f"{len(self.pending)} characters were not given back at the end"))
+        try:
+            rest = self._accept(await self._runner.run(flush))
+            if rest.finding is None and self.pending:
+                what = f"{len(self.pending)} characters were not given back at the end"
+                raise CheckFailed(Failure.CONTRACT, ValueError(what))
+        except CheckFailed:
+            self.pending = checked.text + self.pending  # It has not left.
+            raise
         return Checked(checked.text + rest.text, rest.finding)
 
     def _accept(self, result: object) -> Checked:

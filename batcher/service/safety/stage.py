@@ -173,14 +173,8 @@ class SafetyStage:
 
     async def _find_long_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
         rules = self._book.input_rules(context)
-        if rules is None:
-            return None
-        for text in texts:
-            is_short = len(text) <= MAX_INLINE_CHARS
-            match = rules.first_in(text) if is_short else await self.long_texts.first_in(rules, text, tenant=context.tenant)
-            if match is not None:
-                return rules.refusal(match)
-        return None
+        match = None if rules is None else await self.long_texts.first_in(rules, texts, tenant=context.tenant)
+        return None if rules is None or match is None else rules.refusal(match)
 
     def statistics(self) -> SafetyStatistics:
         return SafetyStatistics(dict(self._findings), dict(self._failures))
@@ -215,6 +209,7 @@ class AnswerGuard:
         scan = self._scan
         if scan is None:
             return Checked(text)
+        held = scan.held
         try:
             if is_last:
                 checked = scan.flush()
@@ -225,7 +220,7 @@ class AnswerGuard:
         except Exception as error:
             failed = self._stage.fail(Side.OUTPUT, CheckFailed(Failure.EXCEPTION, error))
             self._scan = None
-            checked = Checked("" if failed else scan.held + text, failed)
+            checked = Checked("" if failed else held + text, failed)
         self._stage.count(Side.OUTPUT, checked.finding)
         return checked
 

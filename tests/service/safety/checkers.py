@@ -189,6 +189,19 @@ class Rewriting(Plain):
         return Checked("")
 
 
+class EndRaising(Plain):
+    """Lets everything pass, and then breaks."""
+
+    def check_output(self, context: CheckContext) -> Any:
+        return self
+
+    def feed(self, text: str) -> Checked:
+        return Checked(text)
+
+    def flush(self) -> Checked:
+        raise ValueError("broken")
+
+
 class Swallowing(Rewriting):
     def feed(self, text: str) -> Checked:
         return Checked("")

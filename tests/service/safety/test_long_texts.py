@@ -46,7 +46,10 @@ async def test_a_long_text_is_found_what_it_is_found_at_once(
         rules = rules_of(phrases, regexes)
         input_rules = rules.input_rules(CONTEXT)
         assert input_rules is not None
-        assert await texts.first_in(input_rules, text, tenant="t") == input_rules.first_in(text)
+        assert await texts.first_in(input_rules, [text], tenant="t") == input_rules.first_in(text)
+        together = rules.check_input(CONTEXT, [text, more])
+        match = await texts.first_in(input_rules, [text, more], tenant="t")
+        assert (None if match is None else input_rules.refusal(match)) == together
         at_once, in_pieces = rules.check_output(CONTEXT), rules.check_output(CONTEXT)
         assert at_once is not None
         assert in_pieces is not None
@@ -73,7 +76,7 @@ async def test_others_have_their_turns_between_the_pieces(texts: LongTexts) -> N
     counting = asyncio.ensure_future(count())
     rules = rules_of([("secret", True)], []).input_rules(CONTEXT)
     assert rules is not None
-    assert await texts.first_in(rules, "x" * 30, tenant="t") is None
+    assert await texts.first_in(rules, ["x" * 30], tenant="t") is None
     counting.cancel()
     assert num_rounds >= 9
 

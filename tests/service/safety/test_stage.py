@@ -11,11 +11,12 @@ from batcher.errors import ConfigError, Overloaded, SafetyRefused, ServerFault
 from batcher.service.safety.calls import CheckFailed, Failure
 from batcher.service.safety.contract import Checked, Finding, Verdict
 from batcher.service.safety.loading import load_checker
+from batcher.service.safety.long_texts import PIECE_CHARS, LongTexts
 from batcher.service.safety.stage import FAILED, MAX_INLINE_CHARS, SafetyStage, Side, error_of
 from batcher.service.safety_metrics import safety_metrics
 from batcher.service.threads import MAX_WAITING, NUM_THREADS
 from batcher.service.turns import Turns
-from tests.service.safety.checkers import CONTEXT, FOUND, AsyncHanging, Hanging, stage_of, written
+from tests.service.safety.checkers import CONTEXT, FOUND, AsyncHanging, Hanging, book, stage_of, written
 
 pytestmark = pytest.mark.anyio
 
@@ -69,9 +70,35 @@ async def test_rules_are_asked_without_a_coroutine_where_they_are_alone(rules: P
 
 async def test_long_input_is_looked_through_beside_the_loop_with_the_same_result(rules: Path) -> None:
     stage = stage_of(rules=rules)
-    text = "a" * MAX_INLINE_CHARS
-    assert await stage.check_input(CONTEXT, [text, "b"]) is None
-    assert (await stage.check_input(CONTEXT, [text, "heron"])) == stage.check_input_now(CONTEXT, ["heron"])
+    found = stage.check_input_now(CONTEXT, ["heron"])
+    for texts in (["a" * (MAX_INLINE_CHARS + 1)], ["a" * 1000] * (MAX_INLINE_CHARS // 1000)):
+        assert await stage.check_input(CONTEXT, [*texts, "b"]) is None
+        assert await stage.check_input(CONTEXT, [*texts, "heron"]) == found
+        assert await stage.check_input(CONTEXT, ["heron", *texts]) == found
+    stage.close()
+
+
+async def test_many_short_texts_do_not_hold_up_the_loop_together() -> None:
+    """Fifty messages of 20,000 characters, each short enough by itself, held it up for seconds."""
+    turns = Turns()
+    texts = LongTexts(turns)
+    rules = book({"phrases": ("heron",)}, {"regex": "b.d"}).input_rules(CONTEXT)
+    assert rules is not None
+    looking = asyncio.ensure_future(texts.first_in(rules, ["a" * PIECE_CHARS] * 10 + ["a"] * PIECE_CHARS, tenant="t"))
+    num_rounds = 0
+    while not looking.done():
+        num_rounds += 1
+        await asyncio.sleep(0)
+    assert await looking is None
+    assert num_rounds >= 11
+    texts.close()
+
+
+async def test_a_checker_whose_end_fails_loses_nothing_where_that_is_open(rules: Path) -> None:
+    """What it had given back before, on the same way out, went with it."""
+    stage = stage_of("EndRaising", rules=rules, on_failure=OnFailure.OPEN)
+    assert (await answer(stage, "all is a he")).text == "all is a he"
+    assert (await answer(stage, "all is a heron")).text == "all is a "
     stage.close()
 
 
