@@ -13,8 +13,10 @@
 One object has them all; a `Passage` takes one HTTP call through them and an `Account` keeps one answer's books.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from batcher.core.admission.reservation import Standing
 from batcher.errors import Expired, Overloaded, RateLimited, SafetyRefused, ServerFault, ServiceError, ShuttingDown
@@ -69,6 +71,25 @@ class Front:
         self.clock = clock
         self.wall_clock = wall_clock
         self._request_log = request_log
+        self._num_answering = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While a task has to do with a call, whose text is looked through or whose answer is sent."""
+        self._num_answering += 1
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_answering -= 1
+            if not self._num_answering:
+                self._is_idle.set()
+
+    async def wait_idle(self) -> None:
+        """Returns when no task has to do with any call."""
+        await self._is_idle.wait()
 
     def open(self, route: str, headers: Mapping[bytes, bytes], own_id: str | None) -> "Passage":
         """A call of this route has come."""

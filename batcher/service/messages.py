@@ -55,7 +55,8 @@ class ConversationsAsgi:
                 require_model(self._answerer, conversation.model)
                 passage.model, passage.is_streamed = self._answerer.model_id, conversation.is_streamed
                 key = None if conversation.is_streamed else headers.get(b"idempotency-key")
-                await while_connected(receive, call.answer(conversation, key, body, send))
+                with self._front.answering():
+                    await while_connected(receive, call.answer(conversation, key, body, send))
         except Disconnected:
             passage.leave()
         except ServiceError as error:

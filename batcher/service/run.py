@@ -227,17 +227,21 @@ class _Call:
             self._on_result(result)
 
     def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        self._task = spawn(work, self._refuse)
+        self._task = spawn(self._endpoint.front, work, self._refuse)
 
 
-def spawn(work: Callable[[], Coroutine[None, None, None]], on_error: Callable[[ServiceError], None]) -> "asyncio.Task[None]":
+Work: TypeAlias = Callable[[], Coroutine[None, None, None]]
+
+
+def spawn(front: Front, work: Work, on_error: Callable[[ServiceError], None]) -> "asyncio.Task[None]":
     """A part of a call that takes a task; `on_error` is told what it raises. Cancelled early, it never begins."""
-    return asyncio.get_running_loop().create_task(_guarded(work, on_error))
+    return asyncio.get_running_loop().create_task(_guarded(front, work, on_error))
 
 
-async def _guarded(work: Callable[[], Coroutine[None, None, None]], on_error: Callable[[ServiceError], None]) -> None:
+async def _guarded(front: Front, work: Work, on_error: Callable[[ServiceError], None]) -> None:
     try:
-        await work()
+        with front.answering():
+            await work()
     except ServiceError as error:
         on_error(error)
     except Exception as error:

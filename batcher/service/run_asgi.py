@@ -33,7 +33,8 @@ class RunAsgi:
             door, key = self._front.door, headers.get(b"idempotency-key")
             with door.bodies.open(passage.caller.tenant) as pending:
                 body = await read_body(receive, door=door, pending=pending, timeout_s=self._body_timeout_s)
-                reply = await while_connected(receive, self._answer(passage, body, key))
+                with self._front.answering():
+                    reply = await while_connected(receive, self._answer(passage, body, key))
         except Disconnected:
             passage.leave()
             return

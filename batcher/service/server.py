@@ -80,6 +80,7 @@ class Server(uvicorn.Server):
             service.drain()
             async with asyncio.timeout(service.http.drain_deadline_s):
                 await service.wait_idle()
+                await service.front.wait_idle()
             log.event("drained")
         except TimeoutError:
             log.warning("drain_deadline_passed", live=service.num_live)

@@ -146,7 +146,7 @@ class _Call:
             if safety is None or safety.can_check_now(len(self._text)):
                 self._finish(event, None if safety is None else safety.check_output_now(self._context, self._text))
             else:
-                self._task = spawn(lambda: self._check_output(safety, event), self._refuse)
+                self._task = spawn(self._endpoint.front, lambda: self._check_output(safety, event), self._refuse)
         else:
             assert isinstance(event, Failed)
             self._account.stopped(event.outcome, event.usage, 0)

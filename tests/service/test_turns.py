@@ -100,6 +100,14 @@ async def test_tenants_take_turns(line: Line) -> None:
     assert line.done == ["a1", "a2", "b1", "a3", "a4"]
 
 
+async def test_what_goes_on_stands_before_what_has_not_begun(line: Line) -> None:
+    line.ask("a1", "b1", "c1")
+    line.turns.call("ann", lambda: line._do("a2", True), goes_on=True)
+    for _ in range(4):
+        await next_round()
+    assert line.done == ["a1", "a2", "b1", "c1"]
+
+
 async def test_what_is_not_wanted_any_more_takes_no_turn(line: Line) -> None:
     line.ask("gone", is_wanted=False)
     line.ask("a")
@@ -166,7 +174,7 @@ class NoTurns(Turns):
         super().__init__()
         self.withheld: list[Work] = []
 
-    def call(self, tenant: str, work: Work) -> None:
+    def call(self, tenant: str, work: Work, *, goes_on: bool = False) -> None:
         self.withheld.append(work)
 
     def give(self) -> None:
@@ -263,6 +271,24 @@ async def test_a_large_body_counts_until_its_text_is_looked_through(route: str, 
         turns.give()
         assert (await client.read()).status == 200
         assert bodies.num_bytes == 0
+
+
+@pytest.mark.parametrize("what", ["input", "output"])
+async def test_a_server_that_stops_waits_for_texts_that_are_looked_through(route: str, what: str, long_answers: Any) -> None:
+    """It was drained at once, as nothing ran, and they were cut off."""
+    async with long_answers() as server, connected(server.port) as client:
+        texts = server.service.front.safety.long_texts
+        turns = texts._turns = NoTurns()
+        client.write(asked(route, LARGE if what == "input" else "once " * 1000, model=TEN_TIMES))
+        await until(lambda: len(turns.withheld) == 1)
+        draining = asyncio.ensure_future(server.server._drain("a test"))
+        for _ in range(10):
+            await next_round()
+        assert not draining.done()
+        texts._turns = Turns()
+        turns.give()
+        assert (await client.read()).status == (529 if what == "input" else 200)
+        await draining
 
 
 async def test_a_phrase_deep_in_a_long_input_is_found(route: str, long_answers: Any) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from batcher.config import OnFailure, SafetyConfig
@@ -216,15 +217,18 @@ async def test_long_texts_beyond_those_that_may_wait_are_refused_and_never_let_p
     written(rules.parent, RULES + '[[rules]]\nname = "regex"\nregex = "b.d"')
     stage = stage_of(rules=rules, on_failure=policy)
     long = "a" * MAX_INLINE_CHARS + " bad"
-    thread = stage.long_texts._thread
-    calls = [asyncio.ensure_future(thread.call(Hanging.release.wait)) for _ in range(1 + MAX_WAITING)]
-    await asyncio.sleep(0)
+    blocking = asyncio.ensure_future(stage.long_texts._thread.call(Hanging.release.wait))
+    checks = [asyncio.create_task(stage.check_input(CONTEXT, [long])) for _ in range(MAX_WAITING // 2)]
+    other = asyncio.create_task(stage.check_input(msgspec.structs.replace(CONTEXT, tenant="other"), [long]))
+    for _ in range(4 * len(checks) + 4):
+        await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="too many safety checks wait"):
         await stage.check_input(CONTEXT, [long])
     output = asyncio.create_task(answer(stage, long))
     await asyncio.sleep(0)
     Hanging.release.set()
-    await asyncio.gather(*calls)
+    await blocking
+    assert [finding and finding.rule for finding in await asyncio.gather(*checks, other)] == ["regex"] * (len(checks) + 1)
     assert (await output).text == "a" * MAX_INLINE_CHARS + " ", "an answer is never too much: it is made already"
     found = await stage.check_input(CONTEXT, [long])
     assert found is not None
