@@ -37,9 +37,10 @@ def measure_flops(shapes: Iterable[tuple[int, int]], dtype: torch.dtype, device:
 
 
 def _products(x: Tensor, weight: Tensor) -> list[Callable[[], Tensor]]:
-    """x @ weight.T in torch's own way, and on a CPU with the weight laid out for its library beforehand."""
+    """x @ weight.T in torch's own way, and with the weight laid out beforehand for the CPU's library where that takes it."""
     ways: list[Callable[[], Tensor]] = [lambda: functional.linear(x, weight)]
-    if x.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    has_library = x.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if has_library and (weight.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(x))
         ways.append(lambda: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""))
     return ways

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from batcher.config import TierConfig
 from batcher.service.server import Server
 from batcher.types import Outcome
 from tests.service.errors import assert_error
@@ -281,7 +282,8 @@ async def test_a_request_that_does_not_start_in_time_is_told_so() -> None:
 
 
 async def test_who_runs_is_not_disturbed_by_who_is_refused() -> None:
-    async with generating(simulated(simulated_time_scale=0.02)) as server:
+    tiers = (TierConfig("paid", start_budget_s=60.0), TierConfig("free", start_budget_s=60.0))
+    async with generating(simulated(simulated_time_scale=0.02, tiers=tiers)) as server:
         contents = [f"{number} " * 50 for number in range(12)]
         requests = [
             ask(content, max_tokens=1000, headers=FREE if number % 3 else KEY) for number, content in enumerate(contents)

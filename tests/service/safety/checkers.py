@@ -19,6 +19,15 @@ TIERS = ("paid", "free")
 FOUND = Finding(Verdict.STOP, "bad-word", "not this word")
 
 
+RULES = """
+[[rules]]
+name = "birds"
+phrases = ["heron"]
+verdict = "stop"
+message = "no birds here"
+"""
+
+
 def book(*rules: dict[str, Any]) -> RuleBook:
     return RuleBook(tuple(Rule(**{"name": f"rule-{number}", **rule}) for number, rule in enumerate(rules)))
 
@@ -43,6 +52,19 @@ def stage_of(
     name = f"{__name__}:{checker}" if checker is not None else None
     config = SafetyConfig(rules=rules, checker=name, on_failure=on_failure, timeout_s=timeout_s)
     return SafetyStage(config, models=MODELS, tiers=TIERS, turns=Turns())
+
+
+async def answer(stage: SafetyStage, *pieces: str) -> Checked:
+    """All that left of an answer, and how it ended."""
+    guard = stage.open_output(CONTEXT)
+    text = ""
+    for piece in pieces:
+        checked = await guard.feed(piece)
+        text += checked.text
+        if checked.finding is not None:
+            return Checked(text, checked.finding)
+    checked = await guard.flush()
+    return Checked(text + checked.text, checked.finding)
 
 
 class _Answer:

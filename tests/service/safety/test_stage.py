@@ -1,10 +1,8 @@
 """The stage: what becomes of a request where a check finds something, and where it fails."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from batcher.config import OnFailure, SafetyConfig
@@ -12,47 +10,13 @@ from batcher.errors import ConfigError, Overloaded, SafetyRefused, ServerFault
 from batcher.service.safety.calls import CheckFailed, Failure
 from batcher.service.safety.contract import Checked, Finding, Verdict
 from batcher.service.safety.loading import load_checker
-from batcher.service.safety.long_texts import PIECE_CHARS, LongTexts
 from batcher.service.safety.stage import FAILED, MAX_INLINE_CHARS, SafetyStage, Side, error_of
 from batcher.service.safety_metrics import safety_metrics
 from batcher.service.threads import MAX_WAITING, NUM_THREADS
 from batcher.service.turns import Turns
-from tests.service.safety.checkers import CONTEXT, FOUND, AsyncHanging, Hanging, book, stage_of, written
+from tests.service.safety.checkers import CONTEXT, FOUND, RULES, AsyncHanging, Hanging, answer, stage_of, written
 
 pytestmark = pytest.mark.anyio
-
-RULES = """
-[[rules]]
-name = "birds"
-phrases = ["heron"]
-verdict = "stop"
-message = "no birds here"
-"""
-
-
-@pytest.fixture
-def rules(tmp_path: Path) -> Path:
-    return written(tmp_path, RULES)
-
-
-@pytest.fixture
-def hanging() -> Iterator[None]:
-    Hanging.release.clear()
-    yield
-    Hanging.release.set()
-
-
-async def answer(stage: SafetyStage, *pieces: str) -> Checked:
-    """All that left of an answer, and how it ended."""
-    guard = stage.open_output(CONTEXT)
-    text = ""
-    for piece in pieces:
-        checked = await guard.feed(piece)
-        text += checked.text
-        if checked.finding is not None:
-            return Checked(text, checked.finding)
-    checked = await guard.flush()
-    return Checked(text + checked.text, checked.finding)
 
 
 async def test_rules_are_asked_without_a_coroutine_where_they_are_alone(rules: Path) -> None:
@@ -77,22 +41,6 @@ async def test_long_input_is_looked_through_beside_the_loop_with_the_same_result
         assert await stage.check_input(CONTEXT, [*texts, "heron"]) == found
         assert await stage.check_input(CONTEXT, ["heron", *texts]) == found
     stage.close()
-
-
-async def test_many_short_texts_do_not_hold_up_the_loop_together() -> None:
-    """Fifty messages of 20,000 characters, each short enough by itself, held it up for seconds."""
-    turns = Turns()
-    texts = LongTexts(turns)
-    rules = book({"phrases": ("heron",)}, {"regex": "b.d"}).input_rules(CONTEXT)
-    assert rules is not None
-    looking = asyncio.ensure_future(texts.first_in(rules, ["a" * PIECE_CHARS] * 10 + ["a"] * PIECE_CHARS, tenant="t"))
-    num_rounds = 0
-    while not looking.done():
-        num_rounds += 1
-        await asyncio.sleep(0)
-    assert await looking is None
-    assert num_rounds >= 11
-    texts.close()
 
 
 async def test_a_checker_whose_end_fails_loses_nothing_where_that_is_open(rules: Path) -> None:
@@ -206,47 +154,6 @@ async def test_with_every_thread_taken_further_checks_are_refused_at_once(caplog
     assert caplog.records == []
     assert await stage.check_input(CONTEXT, ["text"]) is None
     stage.close()
-
-
-@pytest.mark.parametrize("policy", [OnFailure.CLOSED, OnFailure.OPEN])
-@pytest.mark.usefixtures("hanging")
-async def test_long_texts_beyond_those_that_may_wait_are_refused_and_never_let_past_the_rules(
-    policy: OnFailure, rules: Path
-) -> None:
-    """With the policy open, a crowd of long texts switched the rules off for whoever came then."""
-    written(rules.parent, RULES + '[[rules]]\nname = "regex"\nregex = "b.d"')
-    stage = stage_of(rules=rules, on_failure=policy)
-    long = "a" * MAX_INLINE_CHARS + " bad"
-    blocking = asyncio.ensure_future(stage.long_texts._thread.call(Hanging.release.wait))
-    checks = [asyncio.create_task(stage.check_input(CONTEXT, [long])) for _ in range(MAX_WAITING // 2)]
-    other = asyncio.create_task(stage.check_input(msgspec.structs.replace(CONTEXT, tenant="other"), [long]))
-    for _ in range(4 * len(checks) + 4):
-        await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="too many safety checks wait"):
-        await stage.check_input(CONTEXT, [long])
-    output = asyncio.create_task(answer(stage, long))
-    await asyncio.sleep(0)
-    Hanging.release.set()
-    await blocking
-    assert [finding and finding.rule for finding in await asyncio.gather(*checks, other)] == ["regex"] * (len(checks) + 1)
-    assert (await output).text == "a" * MAX_INLINE_CHARS + " ", "an answer is never too much: it is made already"
-    found = await stage.check_input(CONTEXT, [long])
-    assert found is not None
-    assert found.rule == "regex"
-    assert stage.statistics().failures[Side.INPUT, Failure.BUSY] == 1
-    stage.close()
-
-
-async def test_a_rule_that_breaks_on_a_long_text_lets_nothing_pass(rules: Path) -> None:
-    half_a_character = "\ud83d" + "a" * MAX_INLINE_CHARS
-    closed = stage_of("Plain", rules=written(rules.parent, RULES + '[[rules]]\nname = "regex"\nregex = "b.d"'))
-    assert await closed.check_input(CONTEXT, [half_a_character]) is FAILED
-    guard = closed.open_output(CONTEXT)
-    assert await guard.feed("fine " + half_a_character) == Checked("", FAILED)
-    opened = stage_of(rules=rules, on_failure=OnFailure.OPEN)
-    assert await answer(opened, "one ", half_a_character, " two") == Checked(f"one {half_a_character} two")
-    closed.close()
-    opened.close()
 
 
 @pytest.mark.parametrize("checker", ["Hanging", "AsyncHanging"])
