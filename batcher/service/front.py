@@ -74,6 +74,7 @@ class Front:
         self._num_answering = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self._is_abandoned = False
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -88,8 +89,14 @@ class Front:
                 self._is_idle.set()
 
     async def wait_idle(self) -> None:
-        """Returns when no task has to do with any call."""
-        await self._is_idle.wait()
+        """Returns when no task has to do with any call, or nobody waits for that any longer."""
+        if not self._is_abandoned:
+            await self._is_idle.wait()
+
+    def abandon(self) -> None:
+        """What is still under way is not waited for."""
+        self._is_abandoned = True
+        self._is_idle.set()
 
     def open(self, route: str, headers: Mapping[bytes, bytes], own_id: str | None) -> "Passage":
         """A call of this route has come."""

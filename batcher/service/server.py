@@ -69,6 +69,7 @@ class Server(uvicorn.Server):
         elif not self.should_exit:
             log.warning("drain_cut_short", cause=number.name, live=self.service.num_live)
             self.service.abandon()
+            self.service.front.abandon()
         elif number == signal.SIGINT:
             self.force_exit = True
 

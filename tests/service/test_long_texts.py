@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,19 @@ async def test_a_server_that_stops_waits_for_texts_that_are_looked_through(route
         turns.give()
         assert (await client.read()).status == (529 if what == "input" else 200)
         await draining
+
+
+async def test_a_second_signal_waits_for_no_text(route: str, long_answers: Any) -> None:
+    async with long_answers() as server, connected(server.port) as client:
+        turns = server.service.front.safety.long_texts._turns = NoTurns()
+        client.write(asked(route, LARGE, model=TEN_TIMES))
+        await until(lambda: len(turns.withheld) == 1)
+        for _ in range(2):
+            server.server._on_signal(signal.SIGTERM)
+            await next_round()
+        await server.server._drain_task
+        assert len(turns.withheld) == 1
+        client.leave()
 
 
 async def test_a_phrase_deep_in_a_long_input_is_found(route: str, long_answers: Any) -> None:
