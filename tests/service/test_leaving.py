@@ -1,6 +1,7 @@
 """Clients that leave. Whatever the moment, their place is given back, nobody computes for them, and the others are answered."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from random import Random
@@ -144,11 +145,14 @@ async def test_a_wave_of_impatience_does_no_lasting_damage(path: str) -> None:
 
 async def test_who_leaves_at_the_moment_of_the_answer_is_counted_once(path: str) -> None:
     async with serving(quick(service_time=0.001)) as server, AsyncExitStack() as clients:
-        for number in range(50):
+
+        def all_answered() -> bool:
+            return count(server, Outcome.OK) == num_asked
+
+        for num_asked in range(1, 51):
             client = await clients.enter_async_context(connected(server.port))
-            client.write(run(f"{number}", path=path))
-            await until(lambda: server.statistics.num_live == 1)
-            await until(lambda: server.statistics.num_live == 0)
+            client.write(run(f"{num_asked}", path=path))
+            await until(all_answered)
             client.leave()
         assert (count(server, Outcome.OK), count(server, Outcome.CANCELLED)) == (50, 0)
 
@@ -156,11 +160,11 @@ async def test_who_leaves_at_the_moment_of_the_answer_is_counted_once(path: str)
 # The ASGI endpoint, cancelled at every await (DESIGN D9)
 
 
-async def _call(server: Serving, body: bytes, receive: Callable[[], Awaitable[dict[str, Any]]], sent: list[Any]) -> None:
-    async def send(message: Any) -> None:
-        await asyncio.sleep(0)
-        sent.append(message)
-
+async def _call(
+    server: Serving,
+    receive: Callable[[], Awaitable[dict[str, Any]]],
+    send: Callable[[Any], Awaitable[None]],
+) -> None:
     scope = {
         "type": "http",
         "method": "POST",
@@ -171,11 +175,13 @@ async def _call(server: Serving, body: bytes, receive: Callable[[], Awaitable[di
     await server.app(scope, receive, send)
 
 
-@pytest.mark.parametrize("num_steps", range(16))
-async def test_the_asgi_endpoint_can_be_cancelled_anywhere(num_steps: int) -> None:
-    body = b'{"input": "hello"}'
+def _receive_in_pieces(text: str) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """A body of three pieces, each a turn of the loop later; then a client that waits."""
+    body = json.dumps({"input": text}).encode()
+    size = -(-len(body) // 3)
     pieces = [
-        {"type": "http.request", "body": body[at : at + 6], "more_body": at + 6 < len(body)} for at in range(0, len(body), 6)
+        {"type": "http.request", "body": body[at : at + size], "more_body": at + size < len(body)}
+        for at in range(0, len(body), size)
     ]
 
     async def receive() -> dict[str, Any]:
@@ -185,13 +191,43 @@ async def test_the_asgi_endpoint_can_be_cancelled_anywhere(num_steps: int) -> No
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with serving(quick(service_time=0.001)) as server:
-        call = asyncio.ensure_future(_call(server, body, receive, []))
+    return receive
+
+
+@pytest.mark.parametrize("num_steps", range(16))
+async def test_the_asgi_endpoint_can_be_cancelled_anywhere_before_the_answer(num_steps: int, gate: Gate) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with serving(quick(backend=ASYNC_FAULTY, workers=1)) as server:
+        call = asyncio.ensure_future(_call(server, _receive_in_pieces(gate.hold), send))
         for _ in range(num_steps):
             await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+        gate.open()
+        assert sent == []
+        await server.check_idle()
+
+
+@pytest.mark.parametrize("num_sent", range(2))
+async def test_the_asgi_endpoint_can_be_cancelled_in_the_answer(num_sent: int) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if len(sent) == num_sent:
+            call.cancel()
+        await asyncio.sleep(0)
+        sent.append(message)
+
+    async with serving(quick()) as server:
+        call = asyncio.ensure_future(_call(server, _receive_in_pieces("hello"), send))
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert len(sent) == num_sent
         await server.check_idle()
 
 
@@ -204,9 +240,13 @@ async def test_the_asgi_endpoint_sends_nothing_to_who_has_left(num_pieces: int) 
     async def receive() -> dict[str, Any]:
         return messages.pop(0) if messages else {"type": "http.disconnect"}
 
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
     async with serving(quick()) as server:
-        sent: list[Any] = []
-        await _call(server, body, receive, sent)
+        await _call(server, receive, send)
         assert sent == []
         assert server.service.driver.num_live == 0
 
