@@ -127,6 +127,7 @@ class Passage:
         "num_output",
         "own_id",
         "route",
+        "shown_id",
         "standing",
         "timing",
         "trace",
@@ -139,6 +140,8 @@ class Passage:
         self.id = id_
         self.own_id = own_id
         """The id that the caller chose, if it is one that may be repeated."""
+        self.shown_id = own_id or id_
+        """What the caller is told as x-request-id."""
         self.arrived_at = front.clock()
         self.first_at: float | None = None
         """When the first text of the answer was there."""
@@ -154,11 +157,6 @@ class Passage:
         self.is_over = False
         self.is_replayed = False
         """Whether it gets an answer that was kept."""
-
-    @property
-    def shown_id(self) -> str:
-        """What the caller is told as x-request-id."""
-        return self.own_id or self.id
 
     def enter(self, headers: Mapping[bytes, bytes]) -> None:
         """Learns whose call it is. Raises the ServiceError for who may not come in, or may not now, before a body is read."""

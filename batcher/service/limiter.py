@@ -13,7 +13,7 @@ Each Admitted ends exactly once. One that comes when its caller has left is give
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from math import ceil
+from math import ceil, inf
 from typing import TypeAlias
 
 import msgspec
@@ -21,7 +21,7 @@ import msgspec
 from batcher.config import LimitsConfig, RateLimit, TierConfig
 from batcher.core.admission.estimates import create_estimator
 from batcher.core.admission.limits import never_fits
-from batcher.core.admission.reservation import LimitRefusal, Reservation, Standing, Subject
+from batcher.core.admission.reservation import LimitRefusal, Reservation, Standing, StoreAway, Subject
 from batcher.errors import MAX_RETRY_AFTER_S, InvalidRequest, Overloaded, RateLimited
 from batcher.service.auth import Caller
 from batcher.service.limits import LimitStore, Verdict
@@ -95,6 +95,8 @@ class _Bill(msgspec.Struct, frozen=True, gc=False):
     subjects: tuple[Subject, ...]
     """Under the limits as the throttle has them now."""
     unscaled: tuple[Subject, ...]
+    max_tokens: float
+    """What no minute has room for more than."""
 
 
 class Limiter:
@@ -135,15 +137,25 @@ class Limiter:
             on_judgement(UNLIMITED)
             return
         bill = self._bill(caller)
-        estimate = self._estimator.estimate(caller.key_id, model, max_output)
+        estimate = self._estimator.estimate(caller.key_id, model, max_output) if max_output else 0
         tokens = num_input + estimate
-        if (subject := never_fits(bill.unscaled, tokens)) is not None:
+        if tokens > bill.max_tokens:
+            subject = never_fits(bill.unscaled, tokens)
+            assert subject is not None
             raise InvalidRequest(
                 f"the request counts {num_input} tokens of input and {estimate} of output, together {tokens}: "
                 f"{_in_words(subject, caller.tier, is_tokens=True)} will never have room for it"
             )
         learned = model if max_output else ""
-        self._store.reserve(bill.subjects, tokens, lambda verdict: on_judgement(self._judge(verdict, bill, learned, num_input)))
+
+        def on_verdict(verdict: Verdict) -> None:
+            if isinstance(verdict, Reservation):
+                self._num_open += 1
+                on_judgement(Admitted(caller.key_id, learned, num_input, verdict))
+            else:
+                on_judgement(self._refusal(verdict, bill))
+
+        self._store.reserve(bill.subjects, tokens, on_verdict)
 
     def settle(self, admitted: Admitted, output_tokens: int) -> None:
         """The request was served, with so many tokens of output: that and its input is what it is charged in the end."""
@@ -187,13 +199,12 @@ class Limiter:
         scaled = unscaled if factor == 1.0 else tuple(Subject(s.name, _scaled(s.limit, factor)) for s in unscaled)
         if len(self._bills) >= _MAX_BILLS:
             self._bills.clear()
-        bill = self._bills[caller.key_id] = _Bill(caller, factor, scaled, unscaled)
+        limits = [subject.limit.tokens_per_minute for subject in unscaled]
+        max_tokens = min((limit for limit in limits if limit is not None), default=inf)
+        bill = self._bills[caller.key_id] = _Bill(caller, factor, scaled, unscaled, max_tokens)
         return bill
 
-    def _judge(self, verdict: Verdict, bill: _Bill, model: str, num_input: int) -> Judgement:
-        if isinstance(verdict, Reservation):
-            self._num_open += 1
-            return Admitted(bill.caller.key_id, model, num_input, verdict)
+    def _refusal(self, verdict: LimitRefusal | StoreAway, bill: _Bill) -> LimitReached | LimitsAway:
         if isinstance(verdict, LimitRefusal):
             return self._refuse(verdict, bill)
         self._num_refused[bill.caller.tier, LimitKind.STORE_AWAY] += 1

@@ -10,6 +10,7 @@ from batcher.service.asgi import Disconnected, read_body, send_reply, while_conn
 from batcher.service.conversation import Answerer, require_model
 from batcher.service.door import Door
 from batcher.service.guard import CALLER
+from batcher.service.replying import request_id_headers
 from batcher.service.wire.anthropic import ANTHROPIC
 from batcher.service.wire.models import (
     ModelEntry,
@@ -64,8 +65,8 @@ class CountTokensAsgi:
         except ServiceError as error:
             await send_reply(send, ANTHROPIC.error_reply(error, request_id))
             return
-        names = list(ANTHROPIC.request_id_headers(request_id).items())
-        await send_reply(send, Reply(200, ANTHROPIC.encode_count(num_tokens), request_id, names))
+        own_headers = request_id_headers(request_id, ANTHROPIC)
+        await send_reply(send, Reply(200, ANTHROPIC.encode_count(num_tokens), request_id, own_headers))
 
 
 def _is_anthropic(request: Request) -> bool:

@@ -10,9 +10,14 @@ from batcher.service.wire.dialect import AnswerHead, Dialect
 from batcher.service.wire.replies import Reply
 
 
+def request_id_headers(request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
+    """The grammar's own, beside x-request-id."""
+    return [(name, request_id.encode("ascii")) for name in dialect.request_id_names]
+
+
 def reply_headers(passage: Passage, dialect: Dialect) -> list[tuple[bytes, bytes]]:
     """The request's id under the grammar's own names, how the caller's limits stand, and the span that it became."""
-    headers = [*dialect.request_id_headers(passage.shown_id).items()]
+    headers = request_id_headers(passage.shown_id, dialect)
     if passage.standing is not None:
         headers += dialect.limit_headers(passage.standing, now=passage.front.wall_clock())
     if passage.trace is not None and (traceresponse := passage.trace.traceresponse) is not None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from batcher.errors import ServiceError
+from batcher.service.replying import request_id_headers
 from batcher.service.wire.dialect import Dialect
 from batcher.service.wire.replies import Reply, encode_response
 
@@ -68,13 +69,13 @@ async def standing_in(*script: bytes) -> AsyncIterator[StandIn]:
 
 
 def whole(dialect: Dialect, body: bytes) -> bytes:
-    headers = list(dialect.request_id_headers(REQUEST_ID).items())
+    headers = request_id_headers(REQUEST_ID, dialect)
     return encode_response(Reply(200, body, REQUEST_ID, headers), (), keeps_alive=False)
 
 
 def refusal(dialect: Dialect, error: ServiceError) -> bytes:
     reply = dialect.error_reply(error, REQUEST_ID)
-    reply.headers.extend(dialect.request_id_headers(REQUEST_ID).items())
+    reply.headers.extend(request_id_headers(REQUEST_ID, dialect))
     return encode_response(reply, (), keeps_alive=False)
 
 
@@ -84,7 +85,7 @@ def stream(dialect: Dialect, *events: bytes, is_cut: bool = False) -> bytes:
         b"content-type": b"text/event-stream",
         b"transfer-encoding": b"chunked",
         b"connection": b"close",
-        **dialect.request_id_headers(REQUEST_ID),
+        **dict(request_id_headers(REQUEST_ID, dialect)),
     }
     head = b"HTTP/1.1 200 OK\r\n" + b"".join(b"%b: %b\r\n" % field for field in headers.items()) + b"\r\n"
     return head + b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events) + (b"" if is_cut else b"0\r\n\r\n")

@@ -85,6 +85,8 @@ class Throttle:
         return self.pressure if idle_s <= 0.0 else self.pressure * exp(-idle_s / _PRESSURE_TIME_S)
 
     def limit_factor(self, *, now: float) -> float:
+        if self.pressure <= FREE_PRESSURE:
+            return 1.0
         excess = (self.pressure_at(now) - FREE_PRESSURE) / (FULL_PRESSURE - FREE_PRESSURE)
         return 1.0 - (1.0 - MIN_FACTOR) * min(max(excess, 0.0), 1.0)
 

@@ -146,7 +146,10 @@ class RuleBook:
         rules = self.input_rules(context)
         if rules is None:
             return None
-        return next((rules.refusal(match) for text in texts if (match := rules.first_in(text)) is not None), None)
+        for text in texts:
+            if (match := rules.first_in(text)) is not None:
+                return rules.refusal(match)
+        return None
 
     def check_whole(self, context: CheckContext, text: str) -> Checked:
         """An answer that is there at once."""

@@ -124,7 +124,8 @@ class SafetyStage:
 
     def check_input_now(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
         assert self.is_inline
-        return self.count(Side.INPUT, self._find_input(context, texts))
+        found = self._find_input(context, texts)
+        return found if found is None else self.count(Side.INPUT, found)
 
     def _find_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
         try:

@@ -8,8 +8,8 @@ own client libraries, streamed and not.
 An answer without a word has no content block in either.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import ceil
 from typing import Literal
 
@@ -135,6 +135,7 @@ class _Anthropic:
     """A Dialect, with a route of its own for counting tokens."""
 
     name = "anthropic"
+    request_id_names: tuple[bytes, ...] = (b"request-id",)
 
     def decode(self, body: bytes) -> Conversation:
         return anthropic_body.decode(body)
@@ -166,17 +167,15 @@ class _Anthropic:
             headers += [
                 (prefix + b"-limit", b"%d" % limit),
                 (prefix + b"-remaining", b"%d" % remaining),
-                (prefix + b"-reset", _spell_instant(now + reset_s)),
+                (prefix + b"-reset", _spell_instant(ceil(now + reset_s))),
             ]
         return headers
 
-    def request_id_headers(self, request_id: str) -> Mapping[bytes, bytes]:
-        return {b"request-id": request_id.encode("ascii")}
 
-
-def _spell_instant(at: float) -> bytes:
-    """RFC 3339, of the next whole second: at that instant it is surely true."""
-    return datetime.fromtimestamp(ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ").encode("ascii")
+@lru_cache(maxsize=256)
+def _spell_instant(at: int) -> bytes:
+    """RFC 3339. Rounded up it is surely true by then."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ").encode("ascii")
 
 
 ANTHROPIC = _Anthropic()

@@ -5,7 +5,6 @@ anthropic  the same route, where the request has an `anthropic-version` header
 openai     `POST /v1/chat/completions`
 """
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -52,6 +51,8 @@ class Dialect(Protocol):
 
     name: str
     """Tells apart idempotent requests: the same body in another grammar is another request."""
+    request_id_names: tuple[bytes, ...]
+    """Of the headers that have the request's id in this grammar, beside x-request-id."""
 
     def decode(self, body: bytes) -> Conversation:
         """Raises InvalidRequest, in words that name the field, for whatever is not exactly such a body."""
@@ -69,6 +70,3 @@ class Dialect(Protocol):
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """The caller's limits; `now` is wall-clock time, in seconds since 1970."""
-
-    def request_id_headers(self, request_id: str) -> Mapping[bytes, bytes]:
-        """Further names that this grammar gives the request's id in headers, beside x-request-id."""

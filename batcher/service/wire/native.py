@@ -4,8 +4,6 @@ stream:       message_start {id, model} · content_delta {text} · message_stop 
 not streamed: {id, content, stop_reason, usage}
 """
 
-from collections.abc import Mapping
-from math import ceil
 from typing import Annotated, Literal
 
 import msgspec
@@ -137,6 +135,7 @@ class _Native:
     """A Dialect."""
 
     name = "native"
+    request_id_names: tuple[bytes, ...] = ()
 
     def decode(self, body: bytes) -> Conversation:
         parsed = decode_body(_decoder, body, example=_EXAMPLE, hint=_hint)
@@ -169,10 +168,7 @@ class _Native:
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """`x-ratelimit-limit-requests`, `-remaining-`, `-reset-` (in whole seconds), and the same of tokens."""
-        return ratelimit_headers(standing, lambda seconds: b"%d" % ceil(seconds))
-
-    def request_id_headers(self, request_id: str) -> Mapping[bytes, bytes]:
-        return {}
+        return ratelimit_headers(standing, b"%d")
 
 
 NATIVE = _Native()

@@ -4,8 +4,6 @@ stream:       chat.completion.chunk with the role · one for each delta · one w
 not streamed: a chat.completion
 """
 
-from collections.abc import Mapping
-from math import ceil
 from typing import Literal
 
 import msgspec
@@ -152,6 +150,7 @@ class _OpenAI:
     """A Dialect."""
 
     name = "openai"
+    request_id_names: tuple[bytes, ...] = ()
 
     def decode(self, body: bytes) -> Conversation:
         return openai_body.decode(body)
@@ -170,10 +169,7 @@ class _OpenAI:
 
     def limit_headers(self, standing: Standing, *, now: float) -> list[tuple[bytes, bytes]]:
         """`x-ratelimit-limit-requests`, `-remaining-`, `-reset-` (a duration, like 7s), and the same of tokens."""
-        return ratelimit_headers(standing, lambda seconds: b"%ds" % ceil(seconds))
-
-    def request_id_headers(self, request_id: str) -> Mapping[bytes, bytes]:
-        return {}
+        return ratelimit_headers(standing, b"%ds")
 
 
 OPENAI = _OpenAI()

@@ -1,9 +1,9 @@
 """Replies as bytes, and the headers that decide about them, which are the same in all grammars. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
-from math import inf
+from math import ceil, inf
 
 import msgspec
 
@@ -41,21 +41,21 @@ def error_headers(error: ServiceError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-_RATELIMIT_NAMES = {
-    kind: (b"x-ratelimit-limit-" + kind, b"x-ratelimit-remaining-" + kind, b"x-ratelimit-reset-" + kind)
-    for kind in (b"requests", b"tokens")
-}
-
-
-def ratelimit_headers(standing: Standing, spell_reset: Callable[[float], bytes]) -> list[tuple[bytes, bytes]]:
-    """`x-ratelimit-limit-requests`, `-remaining-` and `-reset-`, and the same of tokens, where there is such a limit."""
+def ratelimit_headers(standing: Standing, reset_format: bytes) -> list[tuple[bytes, bytes]]:
+    """`x-ratelimit-limit-requests`, `-remaining-` and `-reset-`, and the same of tokens, where there is such a limit.
+    `reset_format` has a place for whole seconds."""
     headers: list[tuple[bytes, bytes]] = []
-    for kind, limit, remaining, reset_s in limits_of(standing):
-        limit_name, remaining_name, reset_name = _RATELIMIT_NAMES[kind]
+    if standing.requests_limit is not None and standing.requests_remaining is not None:
         headers += (
-            (limit_name, b"%d" % limit),
-            (remaining_name, b"%d" % remaining),
-            (reset_name, spell_reset(reset_s)),
+            (b"x-ratelimit-limit-requests", b"%d" % standing.requests_limit),
+            (b"x-ratelimit-remaining-requests", b"%d" % standing.requests_remaining),
+            (b"x-ratelimit-reset-requests", reset_format % ceil(standing.requests_reset_s)),
+        )
+    if standing.tokens_limit is not None and standing.tokens_remaining is not None:
+        headers += (
+            (b"x-ratelimit-limit-tokens", b"%d" % standing.tokens_limit),
+            (b"x-ratelimit-remaining-tokens", b"%d" % standing.tokens_remaining),
+            (b"x-ratelimit-reset-tokens", reset_format % ceil(standing.tokens_reset_s)),
         )
     return headers
 

@@ -195,4 +195,4 @@ def test_the_headers() -> None:
         (b"anthropic-ratelimit-tokens-remaining", b"999"),
         (b"anthropic-ratelimit-tokens-reset", b"2023-11-14T22:13:21Z"),
     ]
-    assert ANTHROPIC.request_id_headers("req_1") == {b"request-id": b"req_1"}
+    assert ANTHROPIC.request_id_names == (b"request-id",)

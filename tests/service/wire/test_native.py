@@ -57,4 +57,4 @@ def test_the_headers() -> None:
         (b"x-ratelimit-remaining-tokens", b"999"),
         (b"x-ratelimit-reset-tokens", b"0"),
     ]
-    assert NATIVE.request_id_headers("req_1") == {}
+    assert NATIVE.request_id_names == ()

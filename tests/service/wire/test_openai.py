@@ -227,4 +227,4 @@ def test_the_headers() -> None:
         (b"x-ratelimit-remaining-tokens", b"999"),
         (b"x-ratelimit-reset-tokens", b"0s"),
     ]
-    assert OPENAI.request_id_headers("req_1") == {}
+    assert OPENAI.request_id_names == ()
