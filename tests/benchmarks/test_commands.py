@@ -77,7 +77,7 @@ def test_stall(model: tuple[str, ...]) -> None:
         (skewed.main, ("--only", "everything")),
         (stall.main, ("--prefill-chunk", "many")),
     ],
-    ids=str,
+    ids=lambda value: value.__module__ if callable(value) else str(value),
 )
 def test_what_cannot_be_run_is_refused(main: Callable[..., None], arguments: tuple[str, ...]) -> None:
     run(main, *arguments, exit_code=2)
