@@ -38,6 +38,9 @@ that reads nothing cannot be told from one that does until its answer is over.""
 _TRIM_TICKS = 100
 """A tick is a tenth of a second."""
 
+_LOOK_S = 0.05
+"""Between two looks at what clients have not taken."""
+
 _MAX_FILES = 65_536
 """More than the connections that are let in."""
 
@@ -49,6 +52,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service = service
         self._drain_task: asyncio.Task[None] | None = None
+        self._is_hurried = False
+        """Whether a second signal has come."""
         self._trimmer = Trimmer()
 
     @contextmanager
@@ -68,13 +73,14 @@ class Server(uvicorn.Server):
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(number.name))
         elif not self.should_exit:
             log.warning("drain_cut_short", cause=number.name, live=self.service.num_live)
+            self._is_hurried = True
             self.service.abandon()
             self.service.front.abandon()
         elif number == signal.SIGINT:
             self.force_exit = True
 
     async def _drain(self, cause: str) -> None:
-        """Ends when everything accepted has been answered, or given up at the deadline."""
+        """Ends when everything accepted has been answered and taken, or given up at the deadline."""
         service = self.service
         log.event("draining", cause=cause, live=service.num_live)
         try:
@@ -82,6 +88,7 @@ class Server(uvicorn.Server):
             async with asyncio.timeout(service.http.drain_deadline_s):
                 await service.wait_idle()
                 await service.front.wait_idle()
+                await self._wait_taken()
             log.event("drained")
         except TimeoutError:
             log.warning("drain_deadline_passed", live=service.num_live)
@@ -90,6 +97,13 @@ class Server(uvicorn.Server):
             log.error("drain_failed", exc_info=error)
         finally:
             self.should_exit = True
+
+    async def _wait_taken(self) -> None:
+        """Until no answer waits here for its client to take it. Whoever takes none of a long one is cut off meanwhile."""
+        while not self._is_hurried and any(
+            connection.transport.get_write_buffer_size() for connection in self.server_state.connections
+        ):
+            await asyncio.sleep(_LOOK_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -1,5 +1,6 @@
 """How the server ends: it answers what it has accepted, refuses the rest in words, leaves no process, and exits with 0."""
 
+import json
 import os
 import signal
 import socket
@@ -144,6 +145,34 @@ async def test_the_workers_of_a_killed_server_end_by_themselves(gate: Gate, tmp_
             assert await ended(server) == -signal.SIGKILL
             for pid in workers:
                 await until_gone(pid)
+
+
+async def test_an_answer_is_waited_for_until_its_client_has_taken_it() -> None:
+    """For longer than uvicorn waits for connections to close, which is a second."""
+    text = "x" * 900_000
+    with serve_process(*ONE, num_ready=1) as server:
+        async with connected(server.port) as client:
+            client.write(run(text))
+            answer = await client.reader.readexactly(1)
+            server.signal(signal.SIGTERM)
+            await event(server, "draining")
+            await anyio.sleep(1.5)
+            answer += await client.read_to_end()
+        assert await ended(server) == 0
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["output"] == text
+        assert server.events()[-1] == "drained"
+
+
+async def test_a_second_signal_waits_for_nobody_to_take_an_answer() -> None:
+    with serve_process(*ONE, num_ready=1) as server:
+        async with connected(server.port) as client:
+            client.write(run("x" * 900_000))
+            await client.reader.readexactly(1)
+            server.signal(signal.SIGTERM)
+            await event(server, "draining")
+            server.signal(signal.SIGTERM)
+            assert await ended(server) == 0
+        assert "drain_cut_short" in server.events()
 
 
 async def test_a_worker_that_still_starts_does_not_keep_the_server(tmp_path: Path) -> None:
