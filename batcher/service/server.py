@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 
@@ -52,8 +52,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service = service
         self._drain_task: asyncio.Task[None] | None = None
-        self._is_hurried = False
-        """Whether a second signal has come."""
+        self._hurry = asyncio.Event()
+        """A second signal has come."""
         self._trimmer = Trimmer()
 
     @contextmanager
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(number.name))
         elif not self.should_exit:
             log.warning("drain_cut_short", cause=number.name, live=self.service.num_live)
-            self._is_hurried = True
+            self._hurry.set()
             self.service.abandon()
             self.service.front.abandon()
         elif number == signal.SIGINT:
@@ -100,10 +100,11 @@ class Server(uvicorn.Server):
 
     async def _wait_taken(self) -> None:
         """Until no answer waits here for its client to take it. Whoever takes none of a long one is cut off meanwhile."""
-        while not self._is_hurried and any(
-            connection.transport.get_write_buffer_size() for connection in self.server_state.connections
-        ):
-            await asyncio.sleep(_LOOK_S)
+        while any(connection.transport.get_write_buffer_size() for connection in self.server_state.connections):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._hurry.wait()
+                    return
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
