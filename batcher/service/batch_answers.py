@@ -8,6 +8,8 @@ stop_sequences are applied to what it returns. It has no sampling, no stop token
 from abc import abstractmethod
 from collections.abc import Iterator
 
+import msgspec
+
 from backends.generate_wire import GenerateInput, decode_output, encode_input
 from batcher.core.effects import Answer
 from batcher.errors import InputFailed, InvalidRequest
@@ -94,7 +96,8 @@ def _generated(end: End, run_s: float) -> Iterator[Event]:
     except ValueError:
         yield Failed(Outcome.FAILED, InputFailed("the backend's answer could not be read"), NO_USAGE)
         return
-    yield from _whole(output.text, output.finish, output.usage, output.stop_sequence, _timing(end, run_s))
+    timing = Timing(end.request.arrived_at, end.departed_at, run_s)
+    yield from _in_two(Finished(output.text, output.finish, output.usage, output.stop_sequence, timing))
 
 
 class TextAnswerer(_BatchAnswerer):
@@ -102,6 +105,7 @@ class TextAnswerer(_BatchAnswerer):
 
     def __init__(self, driver: Driver, *, model_id: str) -> None:
         super().__init__(driver, model_id)
+        self.driver = driver
 
     async def prepare(self, conversation: Conversation) -> Prepared:
         return self.prepare_now(conversation)
@@ -121,13 +125,17 @@ class TextAnswerer(_BatchAnswerer):
     async def count(self, conversation: Conversation) -> int:
         return len(_last_of_user(conversation).encode())
 
+    def whole(self, end: Answer, prepared: Prepared, run_s: float) -> Finished:
+        """The answer to what the driver was asked for; all of its text is with the end."""
+        text, finish, stop, num_tokens = cut(end.output, prepared.max_tokens, prepared.conversation.stop_sequences)
+        timing = Timing(end.request.arrived_at, end.departed_at, run_s)
+        return Finished(text, finish, Usage(prepared.num_input_tokens, num_tokens), stop, timing)
+
     def _events(self, end: End, prepared: Prepared, run_s: float) -> Iterator[Event]:
-        if not isinstance(end, Answer):
+        if isinstance(end, Answer):
+            yield from _in_two(self.whole(end, prepared, run_s))
+        else:
             yield Failed(end.outcome, end.error, NO_USAGE)
-            return
-        stops = prepared.conversation.stop_sequences
-        text, finish, stop, num_tokens = cut(end.output, prepared.max_tokens, stops)
-        yield from _whole(text, finish, Usage(prepared.num_input_tokens, num_tokens), stop, _timing(end, run_s))
 
 
 def _last_of_user(conversation: Conversation) -> str:
@@ -138,14 +146,11 @@ def _last_of_user(conversation: Conversation) -> str:
     raise InvalidRequest("messages has no message of the role user, which is all that this model reads")
 
 
-def _timing(end: Answer, run_s: float) -> Timing:
-    return Timing(end.request.arrived_at, end.departed_at, run_s)
-
-
-def _whole(text: str, finish: FinishReason, usage: Usage, stop_sequence: str | None, timing: Timing) -> Iterator[Event]:
-    if text:
-        yield Delta(text, usage.output_tokens, timing)
-    yield Finished("", finish, usage, stop_sequence, timing)
+def _in_two(whole: Finished) -> Iterator[Event]:
+    """As an engine tells it: the text, then the end."""
+    if whole.text:
+        yield Delta(whole.text, whole.usage.output_tokens, whole.timing)
+    yield msgspec.structs.replace(whole, text="")
 
 
 def cut(output: str, max_tokens: int, stop_sequences: tuple[str, ...]) -> tuple[str, FinishReason, str | None, int]:

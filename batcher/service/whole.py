@@ -9,12 +9,14 @@ are served like this: where a model generates, its work makes all of this small.
 import asyncio
 from collections.abc import Mapping
 
+from batcher.core.effects import Answer
 from batcher.errors import ServiceError
 from batcher.service.account import Account
 from batcher.service.batch_answers import TextAnswerer
 from batcher.service.conversation import Prepared, require_model
+from batcher.service.driver import End
 from batcher.service.front import Front, Passage
-from batcher.service.generation import Delta, Event, Failed, Finished
+from batcher.service.generation import NO_USAGE, Finished
 from batcher.service.records import Route
 from batcher.service.replying import answer_head, reply_headers
 from batcher.service.run import OnResult, Pending, spawn
@@ -90,7 +92,6 @@ class _Call:
         "_passage",
         "_prepared",
         "_task",
-        "_text",
     )
 
     def __init__(
@@ -103,7 +104,6 @@ class _Call:
         self._on_result = on_result
         self._account = Account(endpoint.front, passage)
         self._number: int | None = None
-        self._text = ""
         self._task: asyncio.Task[None] | None = None
         self._computed: Usage | None = None
         self._is_over = False
@@ -121,8 +121,9 @@ class _Call:
             task.cancel()
         if self._computed is not None and self._account.is_open:
             self._stopped(self._computed)
-        elif self._number is not None:
-            self._endpoint.answerer.cancel(self._number, self._stopped)
+        elif self._number is not None and self._account.is_open:
+            has_left = self._endpoint.answerer.driver.cancel(self._number)
+            self._stopped(Usage(self._prepared.num_input_tokens, 0) if has_left else NO_USAGE)
         self._account.drop()
 
     def _stopped(self, computed: Usage) -> None:
@@ -131,30 +132,32 @@ class _Call:
     def _enter(self, error: ServiceError | None) -> None:
         if error is not None:
             self._end(error)
-        else:
-            self._number = self._endpoint.answerer.submit(self._passage.caller, self._prepared, self._on_event)
+            return
+        prompt, driver = self._prepared.prompt, self._endpoint.answerer.driver
+        assert isinstance(prompt, str)
+        self._number = driver.submit(self._passage.caller, prompt, self._prepared.num_input_tokens, self._on_end)
 
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, Delta):
-            self._passage.note_first()
-            self._text += event.text
-        elif isinstance(event, Finished):
-            self._text += event.text
-            self._passage.timing = event.timing
-            self._computed = event.usage
-            safety = self._endpoint.front.safety
-            if safety is None or safety.can_check_now(len(self._text)):
-                self._finish(event, None if safety is None else safety.check_output_now(self._context, self._text))
-            else:
-                self._task = spawn(self._endpoint.front, lambda: self._check_output(safety, event), self._refuse)
+    def _on_end(self, end: End, run_s: float) -> None:
+        if not isinstance(end, Answer):
+            self._account.stopped(end.outcome, NO_USAGE, 0)
+            self._end(end.error)
+            return
+        passage, safety = self._passage, self._endpoint.front.safety
+        answer = self._endpoint.answerer.whole(end, self._prepared, run_s)
+        passage.timing = answer.timing
+        self._computed = answer.usage
+        if answer.text:
+            passage.note_first()
+        if safety is None:
+            self._finish(answer, None)
+        elif safety.can_check_now(len(answer.text)):
+            self._finish(answer, safety.check_output_now(self._context, answer.text))
         else:
-            assert isinstance(event, Failed)
-            self._account.stopped(event.outcome, event.usage, 0)
-            self._end(event.error)
+            self._task = spawn(self._endpoint.front, lambda: self._check_output(safety, answer), self._refuse)
 
     async def _check_output(self, safety: SafetyStage, end: Finished) -> None:
         checks = safety.open_output(self._context)
-        checked = await checks.feed(self._text)
+        checked = await checks.feed(end.text)
         if checked.finding is None:
             last = await checks.flush()
             checked = Checked(checked.text + last.text, last.finding)
@@ -173,9 +176,8 @@ class _Call:
             if checked.finding.verdict is Verdict.REFUSE:
                 self._refuse(error_of(checked.finding))
                 return
-            self._text = checked.text
             delivered = Usage(end.usage.input_tokens, len(checked.text.encode()))
-            end = Finished("", FinishReason.REFUSAL, delivered)
+            end = Finished(checked.text, FinishReason.REFUSAL, delivered)
         self._passage.num_output = end.usage.output_tokens
         try:
             self._account.answered(end.usage, num_computed=num_computed)
@@ -187,7 +189,7 @@ class _Call:
     def _reply(self, end: Finished) -> Reply:
         passage, dialect = self._passage, self._endpoint.dialect
         head = answer_head(passage, self._endpoint.answerer, self._prepared.num_input_tokens)
-        body = dialect.encode_answer(head, self._text, end.finish, end.stop_sequence, end.usage)
+        body = dialect.encode_answer(head, end.text, end.finish, end.stop_sequence, end.usage)
         return Reply(200, body, passage.shown_id, reply_headers(passage, dialect))
 
     def _end(self, result: Reply | ServiceError) -> None:
