@@ -26,6 +26,8 @@ _RANGE_BYTES = 16
 """How much of a match's beginning is compared to tell whether one may begin here."""
 
 _ANYTHING = (b"", b"\xff")
+_UNANCHORED = re2._Anchor.UNANCHORED
+_NO_SPAN = re2._NULL_SPAN
 
 _LOOKS_BESIDE = re.compile(r"\\[AbBz]|(?<!\[)\^|\$")
 """What asks for a character beside the match. A false alarm only holds back more."""
@@ -65,6 +67,19 @@ class _Compiled(msgspec.Struct, frozen=True):
         # What begins a match does so in lower case and in upper case, too: the range of `key` alone, from KEY to key, would
         # hold back nearly every small letter.
         return first <= text.upper() and text.lower() <= last and first <= text <= last
+
+
+class Detector:
+    """Whether a text has a match, and no more. Half of what RE2's `search` takes for a short text is its wrapper, which makes a
+    generator of all matches first; so this asks what the wrapper asks."""
+
+    __slots__ = ("_match",)
+
+    def __init__(self, pattern: re2._Regexp) -> None:
+        self._match = pattern._regexp.Match
+
+    def finds(self, text: bytes) -> bool:
+        return bool(self._match(_UNANCHORED, text, 0, len(text))[0] != _NO_SPAN)
 
 
 def _options() -> re2.Options:
@@ -123,12 +138,13 @@ class ExpressionSet:
 
     def __init__(self, expressions: list[Expression]) -> None:
         self.any = compile_any([expression.pattern for expression in expressions])
+        self._has_any = Detector(self.any).finds
         self.all = [_compile(expression) for expression in expressions]
         self.max_length = max(expression.max_length for expression in expressions)
 
     def first_in(self, text: str) -> Match | None:
         """In a text that is whole."""
-        return self.first_of(text, 0, is_last=True) if self.any.search(text.encode()) else None
+        return self.first_of(text, 0, is_last=True) if self._has_any(text.encode()) else None
 
     def first_of(self, text: str, start: int, *, is_last: bool) -> Match | None:
         """From `start` on; what lies before is looked at, but no part of a match. Without the end of the text, what might not

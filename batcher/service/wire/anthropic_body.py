@@ -132,7 +132,7 @@ def _messages(parsed: _Prompt) -> tuple[Message, ...]:
             "message must be the user's"
         )
     messages = [
-        Message(turn.role, join_text(turn.content, f"messages[{number}]")) for number, turn in enumerate(parsed.messages)
+        Message(turn.role, join_text(turn.content, "messages[{}]", number)) for number, turn in enumerate(parsed.messages)
     ]
     if parsed.system:
         messages.insert(0, Message("system", join_text(parsed.system, "system")))

@@ -90,11 +90,12 @@ def find_unsupported(text: str, names: Collection[str], only: Mapping[str, str])
     return f"{name}: only {only[name]} is supported" if name in only else f"{name} is not supported"
 
 
-def join_text(content: str | Iterable[HasText], where: str) -> str:
-    """A turn's text: its parts, with nothing between them. Raises InvalidRequest if there is none; `where` names it."""
+def join_text(content: str | Iterable[HasText], where: str, number: int = 0) -> str:
+    """A turn's text: its parts, with nothing between them. Raises InvalidRequest if there is none; `where` names it, and may
+    have a place for its number."""
     text = content if isinstance(content, str) else "".join(part.text for part in content)
     if not text:
-        raise InvalidRequest(f"invalid body: the content of {where} is empty")
+        raise InvalidRequest(f"invalid body: the content of {where.format(number)} is empty")
     return text
 
 

@@ -142,7 +142,7 @@ class _Native:
         return Conversation(
             model=parsed.model,
             messages=tuple(
-                Message(turn.role, join_text(turn.content, f"message {number}")) for number, turn in enumerate(parsed.messages)
+                [Message(turn.role, join_text(turn.content, "message {}", n)) for n, turn in enumerate(parsed.messages)]
             ),
             max_tokens=parsed.max_tokens,
             sampling=Sampling(

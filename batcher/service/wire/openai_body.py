@@ -143,7 +143,7 @@ def decode(body: bytes) -> Conversation:
     top_p, top_k = narrowed(top_p=parsed.top_p, top_k=None if parsed.top_k == -1 else parsed.top_k)
     return Conversation(
         model=parsed.model,
-        messages=tuple(_message(turn, number) for number, turn in enumerate(parsed.messages)),
+        messages=tuple([_message(turn, number) for number, turn in enumerate(parsed.messages)]),
         max_tokens=_max_tokens(parsed),
         sampling=Sampling(
             temperature=1.0 if parsed.temperature is None else parsed.temperature,
@@ -162,7 +162,7 @@ def decode(body: bytes) -> Conversation:
 def _message(turn: _Turn, number: int) -> Message:
     # The newer name of the same: no chat template knows it.
     role = "system" if turn.role == "developer" else turn.role
-    return Message(role, join_text(turn.content, f"messages[{number}]"))
+    return Message(role, join_text(turn.content, "messages[{}]", number))
 
 
 def _max_tokens(parsed: _Body) -> int | None:
