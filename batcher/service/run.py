@@ -124,7 +124,11 @@ class _Call:
         if safety is None:
             self._reserve()
         elif safety.can_check_now(len(self._input)):
-            self._pass_input(safety.check_input_now(self._context, [self._input]))
+            finding = safety.check_input_now(self._context, (self._input,))
+            if finding is not None:
+                # There is no stop reason in this grammar: either verdict is an error.
+                raise error_of(finding)
+            self._reserve()
         else:
             self._spawn(lambda: self._check_input(safety))
 
@@ -147,14 +151,10 @@ class _Call:
         return CheckContext(tenant=caller.tenant, tier=caller.tier, model=self._passage.model)
 
     async def _check_input(self, safety: SafetyStage) -> None:
-        self._pass_input(await safety.check_input(self._context, [self._input]))
-
-    def _pass_input(self, finding: Finding | None) -> None:
-        if finding is None:
-            self._reserve()
-        else:
-            # There is no stop reason in this grammar: either verdict is an error.
+        finding = await safety.check_input(self._context, (self._input,))
+        if finding is not None:
             raise error_of(finding)
+        self._reserve()
 
     def _reserve(self) -> None:
         num_input = len(self._input if self._input.isascii() else self._input.encode())

@@ -143,7 +143,7 @@ class RuleBook:
 
     def check_input(self, context: CheckContext, texts: Iterable[str]) -> Finding | None:
         """Each text by itself: a phrase does not go on from one message to the next."""
-        rules = self.input_rules(context)
+        rules = self._find(context).of_input
         if rules is None:
             return None
         for text in texts:

@@ -99,7 +99,7 @@ class SafetyStage:
         """`texts` are the contents of the request's messages. Raises Overloaded if too many checks wait: for rules whatever the
         policy, as no text of a client's must keep another's from being looked at; for a checker where it is closed."""
         if sum(map(len, texts)) <= MAX_INLINE_CHARS:
-            found = self._find_input(context, texts)
+            found = self.check_input_now(context, texts)
         else:
             try:
                 found = await self._find_long_input(context, texts)
@@ -108,40 +108,37 @@ class SafetyStage:
                 raise _too_many_wait() from None
             except Exception as error:
                 found = self.fail(Side.INPUT, CheckFailed(Failure.EXCEPTION, error))
+            self.count(Side.INPUT, found)
         if found is None and self._checker is not None:
             try:
                 found = plugged_finding(await self._plugged_runner.run(self._checker.check_input, context, texts))
             except CheckFailed as failed:
-                found = self._fail_input(failed)
-            else:
-                found = found and Finding(Verdict.REFUSE, found.rule, found.message)
-                return self.count(Side.INPUT, found, PLUGGED)
-        return self.count(Side.INPUT, found)
+                return self.count(Side.INPUT, self._fail_input(failed))
+            found = found and Finding(Verdict.REFUSE, found.rule, found.message)
+            self.count(Side.INPUT, found, PLUGGED)
+        return found
 
     def can_check_now(self, num_chars: int) -> bool:
         """Whether so much text is soon looked through by `check_input_now` or `check_output_now`."""
         return self.is_inline and num_chars <= MAX_INLINE_CHARS
 
     def check_input_now(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
-        assert self.is_inline
-        found = self._find_input(context, texts)
+        """By the rules."""
+        try:
+            found = self._book.check_input(context, texts)
+        except Exception as error:
+            found = self.fail(Side.INPUT, CheckFailed(Failure.EXCEPTION, error))
         return found if found is None else self.count(Side.INPUT, found)
 
-    def _find_input(self, context: CheckContext, texts: Sequence[str]) -> Finding | None:
-        try:
-            return self._book.check_input(context, texts)
-        except Exception as error:
-            return self.fail(Side.INPUT, CheckFailed(Failure.EXCEPTION, error))
-
     def check_output_now(self, context: CheckContext, text: str) -> Checked:
-        """An answer that is there at once: what of it may go out."""
-        assert self.is_inline
+        """An answer that is there at once: what of it may go out by the rules."""
         try:
             checked = self._book.check_whole(context, text)
         except Exception as error:
             failed = self.fail(Side.OUTPUT, CheckFailed(Failure.EXCEPTION, error))
             checked = Checked("" if failed else text, failed)
-        self.count(Side.OUTPUT, checked.finding)
+        if checked.finding is not None:
+            self.count(Side.OUTPUT, checked.finding)
         return checked
 
     def open_output(self, context: CheckContext) -> "AnswerGuard":
