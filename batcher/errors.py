@@ -52,18 +52,20 @@ class ServiceError(BatcherError):
     """An error that a caller of the API is told about.
 
     `retry_after_s` is a whole number of seconds from 1 to 60, or None where waiting would not help. `refused` is what stood in
-    the way, one word of a closed set for metrics, where the class does not say it.
+    the way, one word of a closed set for metrics, where the class does not say it. `param` is the field of the request that is
+    wrong, as `messages[0].role`, for the grammar that tells it apart.
     """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "api_error"
     is_retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, retry_after_s: int | None = None, refused: str = "") -> None:
+    def __init__(self, message: str, *, retry_after_s: int | None = None, refused: str = "", param: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
         self.refused = refused
+        self.param = param
 
 
 class InvalidRequest(ServiceError):
@@ -73,6 +75,10 @@ class InvalidRequest(ServiceError):
 
 class SafetyRefused(InvalidRequest):
     """A safety check does not let this text pass; the same text would not pass again."""
+
+
+class PromptTooLong(InvalidRequest):
+    """With the answer that is asked for it does not fit the model's context."""
 
 
 class NotAuthenticated(ServiceError):
@@ -88,6 +94,10 @@ class PermissionDenied(ServiceError):
 class NotFound(ServiceError):
     status = 404
     type = "not_found_error"
+
+
+class ModelNotFound(NotFound):
+    pass
 
 
 class MethodNotAllowed(ServiceError):

@@ -103,7 +103,8 @@ class Answering:
             if finding is not None:
                 raise error_of(finding)
             self._output = safety.open_output(context)
-        self._prepared = prepared = await self._answerer.prepare(conversation)
+        room = self._front.limiter.room(self._passage.caller)
+        self._prepared = prepared = await self._answerer.prepare(conversation, room=room)
         self._delivery = Delivery(counts_bytes=prepared.counts_bytes)
         await self.account.reserved(prepared.num_input_tokens, prepared.max_tokens)
         self._number = self._answerer.submit(self._passage.caller, prepared, self._on_event)

@@ -72,7 +72,8 @@ def create_app(settings: Settings) -> Starlette:
 
 def _answering_routes(service: Service) -> list[Route]:
     front, answerer, http = service.front, service.answerer, service.http
-    models = ModelRoutes(ModelEntry(answerer.model_id, created_at=int(front.wall_clock()), context_len=answerer.context_len))
+    model = ModelEntry(answerer.model_id, created_at=int(front.wall_clock()), context_len=answerer.context_len)
+    models = ModelRoutes(model, door=front.door)
 
     def conversations(route: records.Route) -> ConversationsAsgi:
         return ConversationsAsgi(

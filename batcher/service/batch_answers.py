@@ -7,6 +7,7 @@ stop_sequences are applied to what it returns. It has no sampling, no stop token
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from math import inf
 
 import msgspec
 
@@ -15,7 +16,7 @@ from batcher.core.effects import Answer
 from batcher.errors import InputFailed, InvalidRequest
 from batcher.service.auth import Caller
 from batcher.service.callers import OnEvent, OnUsage
-from batcher.service.conversation import DEFAULT_MAX_TOKENS, Conversation, Prepared
+from batcher.service.conversation import Conversation, Prepared, default_max_tokens
 from batcher.service.driver import Driver, End
 from batcher.service.generation import NO_USAGE, Delta, Event, Failed, Finished, Timing
 from batcher.service.prompts import Prompter
@@ -67,8 +68,8 @@ class GenerateAnswerer(_BatchAnswerer):
         super().__init__(driver, model_id, context_len=prompter.context_len)
         self._prompter = prompter
 
-    async def prepare(self, conversation: Conversation) -> Prepared:
-        prompt, max_tokens = await self._prompter.prepare(conversation)
+    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+        prompt, max_tokens = await self._prompter.prepare(conversation, room=room)
         input_ = encode_input(
             GenerateInput(
                 messages=conversation.messages,
@@ -107,18 +108,18 @@ class TextAnswerer(_BatchAnswerer):
         super().__init__(driver, model_id)
         self.driver = driver
 
-    async def prepare(self, conversation: Conversation) -> Prepared:
-        return self.prepare_now(conversation)
+    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+        return self.prepare_now(conversation, room=room)
 
-    def prepare_now(self, conversation: Conversation) -> Prepared:
+    def prepare_now(self, conversation: Conversation, *, room: float = inf) -> Prepared:
         """`prepare`, which here waits for nothing."""
         input_ = _last_of_user(conversation)
-        max_tokens = conversation.max_tokens or DEFAULT_MAX_TOKENS
+        num_input = len(input_.encode())
         return Prepared(
             conversation=conversation,
             prompt=input_,
-            num_input_tokens=len(input_.encode()),
-            max_tokens=max_tokens,
+            num_input_tokens=num_input,
+            max_tokens=conversation.max_tokens or default_max_tokens(num_input, room),
             counts_bytes=True,
         )
 

@@ -1,6 +1,7 @@
 """Continuous mode, assembled: callers -> tokenizer -> replica."""
 
 import time
+from math import inf
 
 from backends.models import create_model
 from batcher.core.admission.gate import GateStatistics
@@ -55,9 +56,9 @@ class ContinuousService:
 
     # Requests.
 
-    async def prepare(self, conversation: Conversation) -> Prepared:
+    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
         deadline_at = time.monotonic() + self.http.request_timeout_s
-        prompt, max_tokens = await self.prompter.prepare(conversation)
+        prompt, max_tokens = await self.prompter.prepare(conversation, room=room)
         return Prepared(
             conversation=conversation,
             prompt=prompt,

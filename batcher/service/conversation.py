@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from batcher.errors import NotFound
+from batcher.errors import ModelNotFound
 from batcher.service.auth import Caller
 from batcher.service.callers import OnEvent, OnUsage
 from batcher.types import Message, Sampling
@@ -14,15 +14,19 @@ DEFAULT_MAX_TOKENS = 4096
 """What an answer may have where the grammar lets its caller say nothing of it, if the context has room for as much."""
 
 
+_DEFAULT_SHARE = 0.25
+"""Of its caller's limit: as so much is reserved, some more requests should fit into the minute beside it."""
+
+
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """One answer that is wanted."""
 
     model: str
     """As the caller wrote it; nobody has looked yet whether there is such a model."""
     messages: tuple[Message, ...]
-    """At least one, with content each."""
+    """At least one."""
     max_tokens: int | None
-    """At least 1. None: as many as the context has room for, up to DEFAULT_MAX_TOKENS."""
+    """At least 1. None: as many as the context and the caller's limits have room for, up to DEFAULT_MAX_TOKENS."""
     sampling: Sampling
     stop_sequences: tuple[str, ...] = ()
     ignores_stop: bool = False
@@ -52,6 +56,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of its start, on the monotonic clock; counted from when the conversation came: clients do not care what they wait for."""
 
 
+def default_max_tokens(num_input: int, room: float) -> int:
+    """What an answer may have at most where nobody has said it; `room` is what its caller's limits have for prompt and answer
+    in a minute, when idle."""
+    return int(max(1, min(DEFAULT_MAX_TOKENS, room * _DEFAULT_SHARE, room - num_input)))
+
+
 class Answerer(Protocol):
     """Who answers: an engine, or `run_batch`. Lives on the event loop of the endpoint."""
 
@@ -60,8 +70,9 @@ class Answerer(Protocol):
     context_len: int | None
     """Most tokens of prompt and answer together; None where there is no such bound."""
 
-    async def prepare(self, conversation: Conversation) -> Prepared:
-        """Raises InvalidRequest where the conversation cannot be answered, and Overloaded.
+    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+        """Raises InvalidRequest where the conversation cannot be answered, and Overloaded. Where the caller does not
+        say how long the answer may be, see `default_max_tokens`.
 
         Nothing was asked for yet; cancelled, it leaves nothing.
         """
@@ -81,6 +92,6 @@ class Answerer(Protocol):
 
 
 def require_model(answerer: Answerer, model: str) -> None:
-    """Raises NotFound for a model that is not this answerer's."""
+    """Raises ModelNotFound for a model that is not this answerer's."""
     if model != answerer.model_id:
-        raise NotFound(f"there is no model {model[:100]!r} here: this server has {answerer.model_id!r}")
+        raise ModelNotFound(f"there is no model {model[:100]!r} here: this server has {answerer.model_id!r}")

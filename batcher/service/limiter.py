@@ -133,7 +133,7 @@ class Limiter:
 
         Raises InvalidRequest, and then has not called it, if no minute has room for the request, however idle.
         """
-        if caller.tier in self._unlimited_tiers and caller.limit.is_unlimited:
+        if self._is_unlimited(caller):
             on_judgement(UNLIMITED)
             return
         bill = self._bill(caller)
@@ -180,14 +180,21 @@ class Limiter:
 
         For refusing before a body is read. Nothing is charged.
         """
-        if caller.tier in self._unlimited_tiers and caller.limit.is_unlimited:
+        if self._is_unlimited(caller):
             return None
         bill = self._bill(caller)
         refusal = self._store.peek(bill.subjects)
         return None if refusal is None else self._refuse(refusal, bill)
 
+    def room(self, caller: Caller) -> float:
+        """Tokens of the largest request that this caller's limits would ever let in."""
+        return inf if self._is_unlimited(caller) else self._bill(caller).max_tokens
+
     def statistics(self) -> LimiterStatistics:
         return LimiterStatistics(self._num_open, self._num_settled, self._num_given_back, dict(self._num_refused))
+
+    def _is_unlimited(self, caller: Caller) -> bool:
+        return caller.tier in self._unlimited_tiers and caller.limit.is_unlimited
 
     def _bill(self, caller: Caller) -> _Bill:
         factor = self._limit_factor(caller.tier)

@@ -196,7 +196,7 @@ class _Call:
     def _stream_headers(self) -> list[tuple[bytes, bytes]]:
         """No cache may keep it, and no proxy may collect it into lumps (B72)."""
         return [
-            (b"content-type", b"text/event-stream"),
+            (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
             (b"x-request-id", self._passage.shown_id.encode("ascii")),

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batcher.config import HttpConfig
-from batcher.errors import NotFound, ServiceError
+from batcher.errors import ModelNotFound, ServiceError
 from batcher.service.asgi import Disconnected, read_body, send_reply, while_connected
 from batcher.service.conversation import Answerer, require_model
 from batcher.service.door import Door
@@ -19,6 +19,7 @@ from batcher.service.wire.models import (
     encode_openai_model,
     encode_openai_models,
 )
+from batcher.service.wire.openai import OPENAI
 from batcher.service.wire.replies import Reply, find_request_id
 
 ANTHROPIC_VERSION = b"anthropic-version"
@@ -28,19 +29,26 @@ ANTHROPIC_VERSION = b"anthropic-version"
 class ModelRoutes:
     """`GET /v1/models` and `GET /v1/models/{model_id}`, in the grammar of whoever asks."""
 
-    def __init__(self, model: ModelEntry) -> None:
+    def __init__(self, model: ModelEntry, *, door: Door) -> None:
         self._model = model
+        self._door = door
 
     async def list(self, request: Request) -> Response:
         encode = encode_anthropic_models if _is_anthropic(request) else encode_openai_models
-        return Response(encode([self._model]), media_type="application/json")
+        return self._respond(request, encode([self._model]))
 
     async def get(self, request: Request) -> Response:
-        """Raises NotFound."""
+        """Raises ModelNotFound."""
         if request.path_params["model_id"] != self._model.id:
-            raise NotFound(f"there is no such model here: this server has {self._model.id!r}")
+            raise ModelNotFound(f"there is no such model here: this server has {self._model.id!r}")
         encode = encode_anthropic_model if _is_anthropic(request) else encode_openai_model
-        return Response(encode(self._model), media_type="application/json")
+        return self._respond(request, encode(self._model))
+
+    def _respond(self, request: Request, content: bytes) -> Response:
+        request_id = find_request_id(dict(request.headers.raw)) or self._door.next_id()
+        response = Response(content, headers={"x-request-id": request_id}, media_type="application/json")
+        response.raw_headers += request_id_headers(request_id, ANTHROPIC if _is_anthropic(request) else OPENAI)
+        return response
 
 
 class CountTokensAsgi:
@@ -54,6 +62,7 @@ class CountTokensAsgi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         request_id = find_request_id(headers) or self._door.next_id()
+        own_headers = request_id_headers(request_id, ANTHROPIC)
         try:
             with self._door.bodies.open(scope[CALLER].tenant) as pending:
                 body = await read_body(receive, door=self._door, pending=pending, timeout_s=self._http.body_timeout_s)
@@ -63,9 +72,10 @@ class CountTokensAsgi:
         except Disconnected:
             return
         except ServiceError as error:
-            await send_reply(send, ANTHROPIC.error_reply(error, request_id))
+            reply = ANTHROPIC.error_reply(error, request_id)
+            reply.headers.extend(own_headers)
+            await send_reply(send, reply)
             return
-        own_headers = request_id_headers(request_id, ANTHROPIC)
         await send_reply(send, Reply(200, ANTHROPIC.encode_count(num_tokens), request_id, own_headers))
 
 

@@ -249,7 +249,7 @@ def _conversation_paths() -> _Object:
 
 
 def _model_paths(example: str) -> _Object:
-    errors = ("Error", "AnthropicError")
+    errors = ("OpenAIError", "AnthropicError", "Error")
     schema = {"type": "string", "minLength": 1}
     model_id = {"name": "model_id", "in": "path", "required": True, "schema": schema, "example": example}
     every = {

@@ -97,11 +97,15 @@ def _hint(path: str) -> str:
     return ": this is /v1/messages here, and the base_url of Anthropic's client has no /v1" if path == "/messages" else ""
 
 
+_OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/completions", "/v1/embeddings", "/v1/responses")
+"""Whatever else clients of that grammar ask is told in it that it is not here."""
+
+
 def dialect_of(path: str, headers: Mapping[bytes, bytes]) -> Dialect:
     """The grammar in which a request is answered."""
-    if path == "/v1/chat/completions":
-        return OPENAI
-    return ANTHROPIC if ANTHROPIC_VERSION in headers and path.startswith("/v1/m") else NATIVE
+    if ANTHROPIC_VERSION in headers and path.startswith("/v1/m"):
+        return ANTHROPIC
+    return OPENAI if path.startswith(_OPENAI_PATHS) else NATIVE
 
 
 def _json(value: object, *, status: int = 200) -> Response:

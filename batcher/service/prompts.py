@@ -8,10 +8,11 @@ back costs more than it saves.
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 
 from backends.base import Tokenizer
-from batcher.errors import InvalidRequest, Overloaded
-from batcher.service.conversation import DEFAULT_MAX_TOKENS, Conversation
+from batcher.errors import Overloaded, PromptTooLong
+from batcher.service.conversation import Conversation, default_max_tokens
 
 _INLINE_BYTES = 2_048
 """About a millisecond of tokenizing: less than handing it to a thread and back may take on a busy machine."""
@@ -36,10 +37,10 @@ class Prompter:
         self.num_pending_bytes = 0
         """Of the conversations that threads work at or that wait for one, and that nobody has called off; with their turns'."""
 
-    async def prepare(self, conversation: Conversation) -> tuple[list[int], int]:
-        """The prompt's ids, and the most tokens that the answer may have.
+    async def prepare(self, conversation: Conversation, *, room: float = inf) -> tuple[list[int], int]:
+        """The prompt's ids, and the most tokens that the answer may have; `room` is as in `default_max_tokens`.
 
-        Raises InvalidRequest if the two do not fit the context, Overloaded at once if more prompts wait for a thread than may.
+        Raises PromptTooLong if the two do not fit the context, Overloaded at once if more prompts wait for a thread than may.
         Cancelled, it gives its place back.
         """
         content_bytes = conversation.num_bytes
@@ -51,7 +52,7 @@ class Prompter:
             prompt = await self._encode_on_thread(conversation, num_bytes)
         self._check_length(len(prompt), conversation.max_tokens, is_exact=True)
         if conversation.max_tokens is None:
-            return prompt, min(DEFAULT_MAX_TOKENS, self.context_len - len(prompt))
+            return prompt, min(default_max_tokens(len(prompt), room), self.context_len - len(prompt))
         return prompt, conversation.max_tokens
 
     async def count(self, conversation: Conversation) -> int:
@@ -75,11 +76,12 @@ class Prompter:
         """Nobody is told of a max_tokens that was not asked for; then there must be room for one token."""
         if num_prompt_tokens + (max_tokens or 1) <= self.context_len:
             return
-        prompt = f"the prompt of {'' if is_exact else 'at least '}{num_prompt_tokens} tokens"
+        # Callers' libraries know it by these words, and shorten the prompt.
+        prompt = f"prompt is too long: {'' if is_exact else 'at least '}{num_prompt_tokens} tokens"
         context = f"the model's context of {self.context_len} tokens"
         if max_tokens is None:
-            raise InvalidRequest(f"{prompt} leaves no room for an answer in {context}")
-        raise InvalidRequest(f"{prompt} and max_tokens of {max_tokens} are more together than {context}")
+            raise PromptTooLong(f"{prompt} leave no room for an answer in {context}", param="messages")
+        raise PromptTooLong(f"{prompt} and max_tokens of {max_tokens} are more together than {context}", param="messages")
 
     def close(self) -> None:
         """Forgets what no thread has begun."""

@@ -8,6 +8,7 @@ are served like this: where a model generates, its work makes all of this small.
 
 import asyncio
 from collections.abc import Mapping
+from math import inf
 
 from batcher.core.effects import Answer
 from batcher.errors import ServiceError
@@ -71,7 +72,8 @@ class WholeEndpoint:
         context = CheckContext(tenant=passage.caller.tenant, tier=passage.caller.tier, model=passage.model)
         if safety is not None and (finding := safety.check_input_now(context, texts)) is not None:
             raise error_of(finding)
-        prepared = self.answerer.prepare_now(conversation)
+        room = inf if conversation.max_tokens else self.front.limiter.room(passage.caller)
+        prepared = self.answerer.prepare_now(conversation, room=room)
         call = _Call(self, passage, context, prepared, on_result)
         call.reserve()
         return call

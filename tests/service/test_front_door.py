@@ -9,7 +9,7 @@ import pytest
 from batcher.config import TierConfig
 from batcher.types import Outcome
 from tests.service.errors import assert_error
-from tests.service.serving import FAULTY, Gate, generating, quick, serving, simulated, until
+from tests.service.serving import FAULTY, Gate, generating, in_mode, quick, serving, simulated, until
 from tests.service.sse import ask, body, opened
 from tests.service.wire_client import KEY, OPERATOR, connected, request, run
 
@@ -57,6 +57,15 @@ async def test_each_grammar_tells_the_limits_in_its_own_words() -> None:
         assert refused.status == 429
         assert refused.json["error"]["type"] == "rate_limit_error"
         assert (await server.ask(ask("hello", max_tokens=2000))).status == 400
+
+
+@pytest.mark.parametrize("mode", ["continuous", "batch"])
+async def test_who_does_not_say_how_long_may_have_what_the_limit_has_room_for(mode: str) -> None:
+    """The usual 4,096 tokens would be refused for ever."""
+    async with in_mode(mode, tiers=(TierConfig("paid", tokens_per_minute=1000),)) as server:
+        assert (await server.ask(chat("hello", max_tokens=None))).json["choices"][0]["message"]["content"] == "hello"
+        async with connected(server.port) as client:
+            assert (await opened(client, chat("hello", max_tokens=None, stream=True))).status == 200
 
 
 async def test_what_an_answer_did_not_use_is_given_back() -> None:

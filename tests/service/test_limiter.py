@@ -1,5 +1,7 @@
 """The limiter: whom a request is charged to, and what its caller is told."""
 
+from math import inf
+
 import msgspec
 import pytest
 
@@ -44,6 +46,15 @@ def test_a_request_is_charged_to_its_key_and_to_its_tier() -> None:
         ((Subject("key:key_bob", BOB.limit), free), 30),
         ((free,), 30),
     ]
+
+
+def test_the_room_is_what_the_tightest_limit_would_ever_let_in(clock: Clock) -> None:
+    """As configured: a throttle passes."""
+    limiter = a_limiter(clock, factors={"paid": 0.5, "free": 0.5})
+    assert limiter.room(ANN) == 100
+    assert limiter.room(BOB) == 400, "its tier's"
+    assert limiter.room(msgspec.structs.replace(ANN, limit=RateLimit(2, None))) == inf
+    assert limiter.room(msgspec.structs.replace(ANN, limit=RateLimit())) == inf
 
 
 def test_the_verdict_may_come_later() -> None:

@@ -37,7 +37,7 @@ async def test_streamed_or_not_the_answer_is_the_same(mode: str, content: str) -
         assert usage["input_tokens"] == num_bytes + OVERHEAD[mode]
         assert usage["output_tokens"] == num_bytes + (mode != "text")  # A model samples the end of its turn, too.
         assert stream.status == 200
-        assert stream.headers["content-type"] == "text/event-stream"
+        assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert (stream.headers["cache-control"], stream.headers["x-accel-buffering"]) == ("no-cache", "no")
         assert "content-encoding" not in stream.headers
         assert (await client.ask(ask("next"))).status == 200  # The connection goes on.

@@ -3,12 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from math import inf
 
 import msgspec
 import pytest
 
 from backends.bytes_model import BytesTokenizer
-from batcher.errors import InvalidRequest
+from batcher.errors import InvalidRequest, PromptTooLong
 from batcher.service.conversation import Conversation
 from batcher.service.prompts import Prompter
 from batcher.types import Message, Sampling
@@ -56,10 +57,17 @@ async def test_the_length_is_exact(num_bytes: int, max_tokens: int, fits: bool) 
     if fits:
         assert len((await prompter.prepare(conversation("x" * num_bytes, max_tokens)))[0]) == num_bytes + 3
     else:
-        with pytest.raises(
-            InvalidRequest, match=f"prompt of {num_bytes + 3} tokens and max_tokens of {max_tokens} .* 100 tokens"
-        ):
+        words = f"^prompt is too long: {num_bytes + 3} tokens and max_tokens of {max_tokens} .* 100 tokens$"
+        with pytest.raises(PromptTooLong, match=words):
             await prompter.prepare(conversation("x" * num_bytes, max_tokens))
+    prompter.close()
+
+
+@pytest.mark.parametrize(("room", "max_tokens"), [(inf, 90), (400.0, 90), (100.0, 25), (12.0, 2), (3.0, 1)])
+async def test_who_does_not_say_how_long_may_have_what_there_is_room_for(room: float, max_tokens: int) -> None:
+    prompter = Prompter(BytesTokenizer(), context_len=100)
+    asked = msgspec.structs.replace(conversation("x" * 7), max_tokens=None)
+    assert (await prompter.prepare(asked, room=room))[1] == max_tokens
     prompter.close()
 
 
@@ -67,8 +75,8 @@ async def test_the_length_is_exact(num_bytes: int, max_tokens: int, fits: bool) 
 async def test_nobody_is_told_of_a_max_tokens_that_was_not_asked_for(num_bytes: int, about: str) -> None:
     prompter = Prompter(BytesTokenizer(), context_len=100)
     num_tokens = num_bytes if about else num_bytes + 3
-    words = f"^the prompt of {about}{num_tokens} tokens leaves no room for an answer in the model's context of 100 tokens$"
-    with pytest.raises(InvalidRequest, match=words):
+    words = f"^prompt is too long: {about}{num_tokens} tokens leave no room for an answer in the model's context of 100 tokens$"
+    with pytest.raises(PromptTooLong, match=words):
         await prompter.prepare(msgspec.structs.replace(conversation("x" * num_bytes), max_tokens=None))
     prompter.close()
 

@@ -135,6 +135,10 @@ async def test_the_model_is_listed(way: str, mode: str) -> None:
                 listed = (ids, model.id)
                 assert (model.type, model.display_name) == ("model", MODEL)
                 assert model.created_at.year >= 2024
+                assert model._request_id
                 with pytest.raises(NotFoundError):
                     await client.models.retrieve("no-such-model")
+                with pytest.raises(NotFoundError) as unknown:
+                    await client.messages.count_tokens(model="no-such-model", messages=[{"role": "user", "content": "a"}])
+                assert unknown.value.request_id
         assert listed == ([MODEL], MODEL)

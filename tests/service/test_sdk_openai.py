@@ -92,6 +92,35 @@ async def test_an_answer_can_be_given_back_as_a_turn_beside_every_setting(way: s
 
 
 @each_mode
+async def test_what_the_clients_helpers_made_of_an_answer_can_be_given_back(way: str, mode: str) -> None:
+    """Also an answer without text: the first character ends it."""
+    async with served(mode) as server:
+
+        def talk() -> list[str | None]:
+            with OpenAI(**settings(server.port)) as client:
+                turns: list[Any] = [{"role": "user", "content": "hello"}]
+                turns += [client.chat.completions.parse(model=MODEL, messages=turns).choices[0].message, *turns]
+                with client.chat.completions.stream(model=MODEL, messages=turns, stop="h") as stream:
+                    turns += [stream.get_final_completion().choices[0].message, {"role": "user", "content": "again"}]
+                said = client.chat.completions.create(model=MODEL, messages=turns).choices[0].message.content
+                return [*(turn.content for turn in turns[1::2]), said]
+
+        if way == "sync":
+            told = await in_thread(talk)
+        else:
+            async with AsyncOpenAI(**settings(server.port)) as client:
+                turns: list[Any] = [{"role": "user", "content": "hello"}]
+                parsed = await client.chat.completions.parse(model=MODEL, messages=turns)
+                turns += [parsed.choices[0].message, *turns]
+                async with client.chat.completions.stream(model=MODEL, messages=turns, stop="h") as stream:
+                    final = await stream.get_final_completion()
+                turns += [final.choices[0].message, {"role": "user", "content": "again"}]
+                completion = await client.chat.completions.create(model=MODEL, messages=turns)
+                told = [*(turn.content for turn in turns[1::2]), completion.choices[0].message.content]
+        assert [text or "" for text in told] == ["hello", "", "again"]
+
+
+@each_mode
 async def test_a_load_tool_gets_as_many_tokens_as_it_asks_for(way: str, mode: str) -> None:
     """Where there are tokens that end an answer; a backend that knows only text has none to go past."""
     async with served(mode) as server:
@@ -117,6 +146,8 @@ async def test_the_model_is_listed(way: str, mode: str) -> None:
                 model = await client.models.retrieve(MODEL)
                 listed = (ids, model.id)
                 assert (model.object, model.owned_by) == ("model", "batcher")
-                with pytest.raises(NotFoundError):
+                assert model._request_id
+                with pytest.raises(NotFoundError) as unknown:
                     await client.models.retrieve("no-such-model")
+                assert unknown.value.code == "model_not_found"
         assert listed == ([MODEL], MODEL)

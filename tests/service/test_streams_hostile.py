@@ -95,7 +95,7 @@ async def test_a_stream_is_not_compressed_nor_kept(grammar: str, mode: str) -> N
         client.write(ask_in(grammar, "compressible " * 20, headers=headers, stream=True, max_tokens=500))
         head, said = await read_stream(client)
     assert head.startswith("http/1.1 200 ")
-    assert "content-type: text/event-stream\r\n" in head
+    assert "content-type: text/event-stream; charset=utf-8\r\n" in head
     assert "cache-control: no-cache\r\n" in head
     assert "x-accel-buffering: no\r\n" in head
     assert "content-encoding" not in head

@@ -38,6 +38,8 @@ StopSequence = Annotated[str, Meta(min_length=1, max_length=256)]
 NoItems = Annotated[list[None], Meta(max_length=0)]
 
 _PATH = re.compile(r" - at `\$\.(\w+)[^`]*`\Z")
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`\Z")
+_FIELD = re.compile(r"\AObject (?:missing required|contains unknown) field `([^`]*)`")
 
 
 class NoFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,8 +54,11 @@ class HasText(Protocol):
 def explain(error: msgspec.DecodeError) -> str:
     """What a JSON decoder says about a body, in words for whoever sent it."""
     text = str(error)
-    # The decoder's words for a lone surrogate escape, too.
-    return "it ends early, or a \\u escape is half a character" if text == "Input data was truncated" else text[:_MAX_CHARS]
+    if text == "Input data was truncated":  # The decoder's words for a lone surrogate escape, too.
+        return "it ends early, or a \\u escape is half a character"
+    # What is wrong may be long; where it is stands behind it.
+    what, at, where = text.rpartition(" - at `")
+    return what[:_MAX_CHARS] + at + where[:_MAX_CHARS]
 
 
 def wrong_document(error: msgspec.DecodeError, body: bytes | bytearray, *, example: str) -> InvalidRequest:
@@ -74,11 +79,17 @@ def decode_body(
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         text = explain(error)
-        raise InvalidRequest(f"invalid body: {hint(text) or text}") from None
+        raise InvalidRequest(f"invalid body: {hint(text) or text}", param=_find_param(text)) from None
     except msgspec.DecodeError as error:
         raise wrong_document(error, body, example=example) from None
     except RecursionError:
         raise InvalidRequest(f"the body is nested too deeply: it must be a JSON object like {example}") from None
+
+
+def _find_param(text: str) -> str | None:
+    """The field that a decoder's words are about."""
+    place, field = _PLACE.search(text), _FIELD.match(text)
+    return ".".join(found[1] for found in (place, field) if found is not None and found[1]) or None
 
 
 def find_unsupported(text: str, names: Collection[str], only: Mapping[str, str]) -> str | None:
@@ -95,7 +106,8 @@ def join_text(content: str | Iterable[HasText], where: str, number: int = 0) -> 
     have a place for its number."""
     text = content if isinstance(content, str) else "".join(part.text for part in content)
     if not text:
-        raise InvalidRequest(f"invalid body: the content of {where.format(number)} is empty")
+        where = where.format(number)
+        raise InvalidRequest(f"invalid body: the content of {where} is empty", param=f"{where}.content")
     return text
 
 

@@ -68,7 +68,9 @@ def encode_openai_models(models: Sequence[ModelEntry]) -> bytes:
 
 def _anthropic(model: ModelEntry) -> _AnthropicModel:
     created_at = datetime.fromtimestamp(model.created_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return _AnthropicModel(model.id, model.id, created_at, model.context_len, model.context_len)
+    # An answer has a prompt, which takes a token at least.
+    max_tokens = None if model.context_len is None else model.context_len - 1
+    return _AnthropicModel(model.id, model.id, created_at, model.context_len, max_tokens)
 
 
 def _openai(model: ModelEntry) -> _OpenAIModel:

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from batcher.core.admission.reservation import Standing
-from batcher.errors import NotAuthenticated, NotFound, RateLimited, SafetyRefused, ServiceError
+from batcher.errors import ModelNotFound, NotAuthenticated, PromptTooLong, RateLimited, SafetyRefused, ServiceError
 from batcher.service.conversation import Conversation
 from batcher.service.wire import openai_body
 from batcher.service.wire.dialect import AnswerHead
@@ -26,7 +26,8 @@ _FINISH_REASONS: dict[FinishReason, str] = {
 
 _CODES: dict[type[ServiceError], str] = {
     NotAuthenticated: "invalid_api_key",
-    NotFound: "model_not_found",
+    ModelNotFound: "model_not_found",
+    PromptTooLong: "context_length_exceeded",
     RateLimited: "rate_limit_exceeded",
     SafetyRefused: "content_filter",
 }
@@ -84,7 +85,8 @@ class _Chunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk", om
 class _ErrorDetail(msgspec.Struct):
     message: str
     type: str
-    param: None
+    param: str | None
+    """The field of the request that is wrong, where it is one."""
     code: str | None
     retry_after_s: int | msgspec.UnsetType = msgspec.UNSET
     """Ours: the same as the header, where there is one."""
@@ -111,7 +113,7 @@ def _usage(usage: Usage) -> _Usage:
 def _error_body(error: ServiceError) -> bytes:
     code = next((code for class_, code in _CODES.items() if isinstance(error, class_)), None)
     retry_after_s = msgspec.UNSET if error.retry_after_s is None else error.retry_after_s
-    return _encoder.encode(_ErrorBody(_ErrorDetail(error.message, error.type, None, code, retry_after_s)))
+    return _encoder.encode(_ErrorBody(_ErrorDetail(error.message, error.type, error.param, code, retry_after_s)))
 
 
 class _Writer:

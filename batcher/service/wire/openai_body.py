@@ -42,7 +42,7 @@ class _TextPart(msgspec.Struct, tag="text", forbid_unknown_fields=True):
 
 class _Turn(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_TextPart]
+    content: str | list[_TextPart] | None = None
     name: str | None = None
     """No chat template has a place for it."""
 
@@ -50,6 +50,7 @@ class _Turn(msgspec.Struct, forbid_unknown_fields=True):
     annotations: NoItems | None = None
     audio: None = None
     function_call: None = None
+    parsed: None = None
     refusal: None = None
     tool_calls: NoItems | None = None
 
@@ -162,14 +163,18 @@ def decode(body: bytes) -> Conversation:
 def _message(turn: _Turn, number: int) -> Message:
     # The newer name of the same: no chat template knows it.
     role = "system" if turn.role == "developer" else turn.role
-    return Message(role, join_text(turn.content, "messages[{}]", number))
+    # An answer may have been empty, and comes back so.
+    content = "" if not turn.content and role != "user" else join_text(turn.content or "", "messages[{}]", number)
+    return Message(role, content)
 
 
 def _max_tokens(parsed: _Body) -> int | None:
     """Raises InvalidRequest if it has two."""
     newer, older = parsed.max_completion_tokens, parsed.max_tokens
     if newer is not None and older is not None and newer != older:
-        raise InvalidRequest("invalid body: max_tokens and max_completion_tokens are the same setting, and differ")
+        raise InvalidRequest(
+            "invalid body: max_tokens and max_completion_tokens are the same setting, and differ", param="max_tokens"
+        )
     return older if newer is None else newer
 
 
@@ -178,7 +183,7 @@ def _wants_usage(parsed: _Body) -> bool:
     if parsed.stream_options is None:
         return False
     if not parsed.stream:
-        raise InvalidRequest("invalid body: stream_options is only for stream: true")
+        raise InvalidRequest("invalid body: stream_options is only for stream: true", param="stream_options")
     return bool(parsed.stream_options.include_usage)
 
 

@@ -12,7 +12,7 @@ MODEL = ModelEntry(id="m", created_at=1_700_000_000, context_len=8192)
 
 ANTHROPIC = (
     b'{"type":"model","id":"m","display_name":"m","created_at":"2023-11-14T22:13:20Z","max_input_tokens":8192,'
-    b'"max_tokens":8192,"lifecycle":"active"}'
+    b'"max_tokens":8191,"lifecycle":"active"}'
 )
 OPENAI = b'{"object":"model","id":"m","created":1700000000,"owned_by":"batcher"}'
 

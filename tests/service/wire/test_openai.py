@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from batcher.errors import InvalidRequest, NotAuthenticated, NotFound, Overloaded, RateLimited, SafetyRefused, ServiceError
+from batcher.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    NotAuthenticated,
+    NotFound,
+    Overloaded,
+    PromptTooLong,
+    RateLimited,
+    SafetyRefused,
+    ServiceError,
+)
 from batcher.service.conversation import Conversation
 from batcher.service.wire.openai import OPENAI
 from batcher.types import FinishReason, Message, Sampling, Usage
@@ -201,7 +211,9 @@ def test_a_stream_tells_its_usage_when_asked() -> None:
         (InvalidRequest("m"), "invalid_request_error", "null"),
         (SafetyRefused("m"), "invalid_request_error", '"content_filter"'),
         (NotAuthenticated("m"), "authentication_error", '"invalid_api_key"'),
-        (NotFound("m"), "not_found_error", '"model_not_found"'),
+        (NotFound("m"), "not_found_error", "null"),
+        (ModelNotFound("m"), "not_found_error", '"model_not_found"'),
+        (PromptTooLong("m"), "invalid_request_error", '"context_length_exceeded"'),
     ],
 )
 def test_errors(error: ServiceError, type_: str, code: str) -> None:
@@ -209,6 +221,42 @@ def test_errors(error: ServiceError, type_: str, code: str) -> None:
     reply = OPENAI.error_reply(error, "req_1")
     assert (reply.status, reply.body) == (error.status, expected)
     assert OPENAI.open_stream(HEAD, OPENAI.decode(body(stream=True))).error(error) == b"data: " + expected + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 3}, "temperature"),
+        ({"messages": [{"role": "x" * 300, "content": "a"}]}, "messages[0].role"),
+        ({"messages": [USER, {"content": "a"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "a", "zip": 1}]}, "messages[0].zip"),
+        ({"tool_choice": "x" * 300}, "tool_choice"),
+        ({"zip": 1}, "zip"),
+        ({"max_tokens": 7, "max_completion_tokens": 8}, "max_tokens"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        OPENAI.decode(body(**fields))
+    assert json.loads(OPENAI.error_reply(refused.value, "req_1").body)["error"]["param"] == param
+    assert param.rpartition(".")[2] in refused.value.message
+
+
+def test_a_document_of_another_kind_has_no_field_that_is_wrong() -> None:
+    for document, param in ((b"[]", None), (b"{}", "model")):
+        with pytest.raises(InvalidRequest) as refused:
+            OPENAI.decode(document)
+        assert refused.value.param == param
+
+
+@pytest.mark.parametrize("content", [{"content": ""}, {"content": None}, {"content": []}, {}], ids=str)
+@pytest.mark.parametrize(("role", "ours"), [("assistant", "assistant"), ("system", "system"), ("developer", "system")])
+def test_a_turn_that_is_not_the_users_may_be_empty(role: str, ours: str, content: dict[str, Any]) -> None:
+    decoded = OPENAI.decode(body(messages=[USER, {"role": role, "parsed": None, **content}, USER]))
+    assert decoded.messages[1] == Message(ours, "")
 
 
 def test_errors_that_pass_say_when() -> None:
