@@ -93,8 +93,9 @@ async def test_where_run_batch_raised_is_told_once_a_second(
 
 async def test_what_came_in_place_of_outputs_is_told(caplog: pytest.LogCaptureFixture) -> None:
     supervisor = Supervisor(_inline, Told())
-    supervisor.stop(StopWorker(0, 1, WorkerFault.BAD_OUTPUT, "an output of type int, which is no str,"))
-    supervisor.stop(StopWorker(0, 2, WorkerFault.HUNG))
+    with caplog.at_level(logging.INFO, "batcher"):
+        supervisor.stop(StopWorker(0, 1, WorkerFault.BAD_OUTPUT, "an output of type int, which is no str,"))
+        supervisor.stop(StopWorker(0, 2, WorkerFault.HUNG))
     bad, hung = _events(caplog, "worker_stopped")
     assert bad["returned"] == "an output of type int, which is no str"
     assert set(hung) == {"worker", "incarnation", "fault"}
