@@ -112,7 +112,10 @@ def serve(
     from batcher.service.server import serve as serve_until_signal
 
     log.configure(settings.log_level)
-    serve_until_signal(settings)
+    try:
+        serve_until_signal(settings)
+    finally:
+        log.close()
     leave()
 
 

@@ -7,8 +7,8 @@ from prometheus_client.core import Metric
 from batcher.service.exposition import counters, counts, gauges, histograms
 from batcher.service.front_meters import STATUSES, FrontMeters
 from batcher.service.keys_file import KeysStatistics
+from batcher.service.line_writer import LinesStatistics
 from batcher.service.pending_bodies import PendingBodies
-from batcher.service.request_log import RequestLogStatistics
 from batcher.service.turns import Turns
 
 
@@ -61,7 +61,7 @@ def body_metrics(bodies: PendingBodies, turns: Turns) -> Iterator[Metric]:
     yield from gauges(("waiting_turns", "Large bodies and long texts that wait for their turn.", turns.num_waiting))
 
 
-def request_log_metrics(log: RequestLogStatistics) -> Iterator[Metric]:
+def request_log_metrics(log: LinesStatistics) -> Iterator[Metric]:
     yield from gauges(("request_log_waiting_lines", "Lines of the request log that wait to be written.", log.num_waiting))
     yield from counters(
         ("request_log_written_lines", "Lines of the request log that were written.", log.num_written),

@@ -1,11 +1,18 @@
-"""Structured logs: one JSON object a line, on standard error. Fields are data, never formatted into a sentence."""
+"""Structured logs: one JSON object a line, on standard error. Fields are data, never formatted into a sentence.
+
+Whoever logs waits for no reader of it; see `line_writer.py`.
+"""
 
 import json
 import logging
-import sys
 from typing import Any
 
 import msgspec
+
+from batcher.service.line_writer import STDERR, LineWriter
+
+_MAX_LINES = 2_000
+"""That wait to be written: some 10 MB, if all of them have tracebacks."""
 
 _logger = logging.getLogger("batcher")
 
@@ -35,14 +42,37 @@ def _encode(line: dict[str, Any]) -> str:
         return json.dumps(line, default=str)
 
 
-def configure(level: str) -> None:
-    """Sends every logger of this process through one handler. Call once, at start."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+class _Handler(logging.Handler):
+    """Its lock, held while it emits, makes all threads one caller of the writer."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter())
+        self._writer: LineWriter[bytes] = LineWriter(b"".join, name="log", fd=fd, gather_s=0.0, max_lines=_MAX_LINES)
+        self._writer.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._writer.write(self.format(record).encode(errors="backslashreplace") + b"\n")
+
+    def close(self) -> None:
+        self._writer.close()
+        super().close()
+
+
+def configure(level: str, *, fd: int = STDERR) -> None:
+    """Sends every logger of this process through one handler. Call once, at start, and `close` at the end."""
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [_Handler(fd)]
     root.setLevel(logging.WARNING)
+    # Its warnings are what a client does wrong, and of each such request there is a line already.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     _logger.setLevel(level.upper())
+
+
+def close() -> None:
+    """Writes what waits, if a reader takes it in time."""
+    for handler in logging.getLogger().handlers:
+        handler.close()
 
 
 def event(name: str, /, **fields: Any) -> None:

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from batcher.service import log
+from batcher.service.line_writer import MAX_CHUNK_BYTES, LinesStatistics
 from batcher.service.records import RequestLine, Route
-from batcher.service.request_log import MAX_CHUNK_BYTES, RequestLog, RequestLogStatistics
+from batcher.service.request_log import RequestLog
 from batcher.types import Outcome
 
 LINE = RequestLine(
@@ -152,7 +153,7 @@ def test_each_line_is_written_once_and_in_order_while_others_come(pipe: Pipe) ->
             until(lambda: pipe.log.statistics().num_written > 0)  # So that some come while others are written.
     lines = parsed(pipe.finish(reading))
     assert [line["request_id"] for line in lines] == [f"req_{number}" for number in range(num)]
-    assert pipe.log.statistics() == RequestLogStatistics(0, num, 0, 0)
+    assert pipe.log.statistics() == LinesStatistics(0, num, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_a_reader_that_stops_costs_lines_and_nobody_s_time() -> None:
     pipe.write(*numbered(0))
     until(lambda: not pipe.log._lines)  # The thread has it, and waits for the reader.
     pipe.write(*numbered(*range(1, 30)))
-    assert pipe.log.statistics() == RequestLogStatistics(num_waiting=10, num_written=0, num_dropped=20, num_failed=0)
+    assert pipe.log.statistics() == LinesStatistics(num_waiting=10, num_written=0, num_dropped=20, num_failed=0)
     lines = parsed(pipe.finish())
     assert [line["request_id"] for line in lines[:-1]] == [f"req_{number}" for number in range(10)]
     assert {**lines[-1], "at": 0.0} == {"at": 0.0, "level": "warning", "event": "request_lines_dropped", "dropped": 20}
@@ -215,7 +216,7 @@ def test_a_reader_that_is_gone_is_counted_and_breaks_nothing() -> None:
     request_log.write(LINE)
     request_log.close()
     os.close(writer)
-    assert request_log.statistics() == RequestLogStatistics(num_waiting=0, num_written=0, num_dropped=0, num_failed=2)
+    assert request_log.statistics() == LinesStatistics(num_waiting=0, num_written=0, num_dropped=0, num_failed=2)
 
 
 def test_a_descriptor_that_does_not_wait_is_waited_for() -> None:
@@ -228,7 +229,7 @@ def test_a_descriptor_that_does_not_wait_is_waited_for() -> None:
 
 
 def test_a_close_does_not_wait_for_a_reader_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batcher.service.request_log.CLOSE_S", 0.01)
+    monkeypatch.setattr("batcher.service.line_writer.CLOSE_S", 0.01)
     pipe = Pipe()
     pipe.fill()
     pipe.write(LINE)

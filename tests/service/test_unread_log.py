@@ -1,0 +1,95 @@
+"""A log that nobody reads: the service answers, says what it dropped, and ends when it is told to."""
+
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from batcher.service import log
+from tests.service.process import PATIENCE_S
+from tests.service.serving import FAULTY
+
+SMALL = 4096
+"""Bytes that a pipe is made to hold."""
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, SMALL)
+    yield reader, writer
+    for fd in (reader, writer):
+        os.close(fd)
+
+
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """As they were, afterwards."""
+    names = (None, "batcher", "uvicorn")
+    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
+    handlers = logging.getLogger().handlers[:]
+    yield
+    logging.getLogger().handlers[:] = handlers
+    for logger, level in before:
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("loggers")
+def test_whoever_logs_waits_for_no_reader(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    log.configure("info", fd=writer)
+    for number in range(5000):
+        log.event("said", number=number)
+    read = b""
+    deadline = time.monotonic() + PATIENCE_S
+    while b"log_lines_dropped" not in read:  # As soon as somebody reads.
+        assert time.monotonic() < deadline
+        if select.select([reader], [], [], 0.1)[0]:
+            read += os.read(reader, SMALL)
+    log.close()
+    *lines, last = [json.loads(line) for line in read.splitlines()]
+    assert [line["number"] for line in lines] == list(range(len(lines))), "the first ones, in order"
+    assert last["event"] == "log_lines_dropped"
+    assert len(lines) + last["dropped"] == 5000
+
+
+def test_a_server_whose_log_nobody_reads_answers_and_ends(pipe: tuple[int, int]) -> None:
+    """Batches that raise: what callers make it say is more than the pipe holds."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    flags = ("--port", str(port), "--backend", FAULTY, "--policy", "single")
+    command = (sys.executable, "-m", "batcher", "serve", *flags)
+    with subprocess.Popen(command, stderr=pipe[1], stdout=subprocess.DEVNULL) as server:
+        try:
+            while not _answers(f"{url}/ready"):
+                assert server.poll() is None
+            for _ in range(100):
+                request = urllib.request.Request(f"{url}/v1/run", b'{"input": "BOOM"}', {"x-api-key": "dev-paid"})
+                with pytest.raises(urllib.error.HTTPError, match="500"):
+                    urllib.request.urlopen(request, timeout=PATIENCE_S)
+            assert _answers(f"{url}/health")
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(PATIENCE_S) == 0
+        finally:
+            server.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, ConnectionError):  # It does not listen yet, or is not ready.
+        return False
