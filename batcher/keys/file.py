@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from stat import S_IMODE
 from typing import TypeAlias
 
 import msgspec
@@ -134,16 +135,17 @@ def _take(lock: int) -> bool:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    """The whole file at once, on the disk before this returns, readable by its owner alone."""
+    """The whole file at once, on the disk before this returns; a new one is readable by its owner alone."""
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")  # With mode 0600.
     try:
         with open(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             if file.exists():
-                # Changed by root, it must stay readable for the user that serves.
-                owner = file.stat()
-                os.fchown(handle, owner.st_uid, owner.st_gid)
+                # Changed by root, it must stay readable for the user that serves, who may be one of the group.
+                before = file.stat()
+                os.fchown(handle, before.st_uid, before.st_gid)
+                os.fchmod(handle, S_IMODE(before.st_mode))
             os.fsync(handle)
         os.replace(temporary, file)
     except BaseException:

@@ -71,8 +71,11 @@ def request_log_metrics(log: LinesStatistics) -> Iterator[Metric]:
 
 
 def keys_metrics(keys: KeysStatistics) -> Iterator[Metric]:
-    yield from gauges(("keys", "Keys that open something; 0 with the development keys.", keys.num_keys))
+    yield from gauges(
+        ("keys", "Keys that open something; 0 with the development keys.", keys.num_keys),
+        ("keys_file_refused", "1 while the keys in force are not those of the file, which cannot be read.", keys.is_refused),
+    )
     yield from counters(
         ("key_reloads", "Times that the keys file was read again.", keys.num_reloads),
-        ("key_reloads_refused", "Times that it could not be: the keys before are still in force.", keys.num_refused_reloads),
+        ("key_reloads_refused", "Times that it could not be, for each reason once.", keys.num_refused_reloads),
     )

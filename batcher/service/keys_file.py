@@ -3,7 +3,7 @@
 The file is asked for its time, size and number twice a second: a `stat` costs the event loop microseconds. A watch by the
 system (inotify) was refused, since it sees nothing of a folder that is mounted from elsewhere. Reading, which may be long, is
 for a thread that keeps no process from ending. A file that cannot be understood changes nothing: whoever has a key keeps it
-until the file is mended.
+until the file is mended. It is tried again meanwhile: what stood in the way of a revocation may have been a passing thing.
 """
 
 import asyncio
@@ -23,7 +23,10 @@ from batcher.service.threads import Threads
 CHECK_INTERVAL_S = 0.5
 """A revoked key stops working within about a second, with the reading."""
 
-_Mark: TypeAlias = tuple[int, int, int]
+RETRY_S = 5.0
+"""Between two readings of a file that was refused and has not changed."""
+
+_Mark: TypeAlias = tuple[int, int, int, int]
 
 
 class KeysStatistics(msgspec.Struct, frozen=True):
@@ -31,7 +34,9 @@ class KeysStatistics(msgspec.Struct, frozen=True):
     """That open something; without the development keys, which are without number."""
     num_reloads: int
     num_refused_reloads: int
-    """Of a file that could not be read or understood: the keys before it are still in force."""
+    """Of a file that could not be read or understood, for each reason once."""
+    is_refused: bool
+    """Whether that is so now: the keys in force are not those of the file."""
 
 
 class KeySource:
@@ -50,6 +55,10 @@ class KeySource:
         self._tiers = tiers
         self._keyring = Keyring((), tiers)
         self._mark: _Mark | None = None
+        self._refusal: tuple[_Mark | None, str] | None = None
+        """What was refused and why, until the file is read again."""
+        self._retry_at = 0.0
+        """On the loop's clock; of a refused file."""
         self._timer: asyncio.TimerHandle | None = None
         self._reading: asyncio.Task[Keyring] | None = None
         self._threads = Threads("keys-file")
@@ -79,7 +88,9 @@ class KeySource:
         self._threads.close()
 
     def statistics(self) -> KeysStatistics:
-        return KeysStatistics(len(self._keyring), self._num_reloads, self._num_refused_reloads)
+        return KeysStatistics(
+            len(self._keyring), self._num_reloads, self._num_refused_reloads, is_refused=self._refusal is not None
+        )
 
     def _all_keys(self) -> tuple[KeyConfig, ...]:
         return self._configured if self._file is None else (*self._configured, *read_keys(self._file))
@@ -89,22 +100,29 @@ class KeySource:
 
     def _check(self, file: Path) -> None:
         # Before the reading: what changes meanwhile is another change.
-        mark = _mark_of(file)
-        if mark == self._mark:
+        mark, loop = _mark_of(file), asyncio.get_running_loop()
+        is_retried = self._refusal is not None and loop.time() >= self._retry_at
+        if mark == self._mark and not is_retried:
             self._arm(file)
             return
         self._mark = mark
-        self._reading = asyncio.get_running_loop().create_task(self._threads.call(self._read))
+        self._reading = loop.create_task(self._threads.call(self._read, file))
         self._reading.add_done_callback(lambda reading: self._on_read(file, reading))
 
-    def _read(self) -> Keyring:
-        """In a thread. A key of a tier that this server does not have opens nothing, and holds up no other key's revocation."""
+    def _read(self, file: Path) -> Keyring:
+        """In a thread. A key of a tier that this server does not have opens nothing, and one that is configured is no other in
+        the file: neither holds up another key's revocation."""
         known = {tier.name for tier in self._tiers}
-        keys = self._all_keys()
-        for key in keys:
+        names = {name for key in self._configured for name in (key.key_id, key.sha256)}
+        keys = list(self._configured)
+        for key in read_keys(file):
             if key.tier not in known:
                 log.error("key_left_out", key_id=key.key_id, tier=key.tier, tiers=sorted(known))
-        return Keyring((key for key in keys if key.tier in known), self._tiers)
+            elif not names.isdisjoint((key.key_id, key.sha256)):
+                log.error("key_left_out", key_id=key.key_id, reason="it is configured by the settings, too")
+            else:
+                keys.append(key)
+        return Keyring(keys, self._tiers)
 
     def _on_read(self, file: Path, reading: "asyncio.Future[Keyring]") -> None:
         error = None if reading.cancelled() else reading.exception()
@@ -112,17 +130,25 @@ class KeySource:
             return
         self._reading = None
         self._arm(file)
-        if error is None:
-            self._num_reloads += 1
-        else:
-            self._num_refused_reloads += 1
+        if error is not None:
+            self._refuse(error)
+            return
+        self._refusal = None
+        self._num_reloads += 1
+        self._keyring.become(reading.result())
+        log.event("keys_reloaded", num_keys=len(self._keyring))
+
+    def _refuse(self, error: BaseException) -> None:
+        self._retry_at = asyncio.get_running_loop().time() + RETRY_S
+        refusal = (self._mark, str(error))
+        if refusal == self._refusal:
+            return
+        self._refusal = refusal
+        self._num_refused_reloads += 1
         if isinstance(error, ConfigError):
             log.error("keys_file_refused", reason=str(error), num_keys=len(self._keyring))
-        elif error is not None:
-            log.error("keys_file_refused", exc_info=error, num_keys=len(self._keyring))
         else:
-            self._keyring.become(reading.result())
-            log.event("keys_reloaded", num_keys=len(self._keyring))
+            log.error("keys_file_refused", exc_info=error, num_keys=len(self._keyring))
 
 
 def _mark_of(file: Path) -> _Mark | None:
@@ -131,4 +157,4 @@ def _mark_of(file: Path) -> _Mark | None:
         status = os.stat(file)
     except OSError:
         return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)

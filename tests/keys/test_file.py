@@ -52,17 +52,24 @@ def test_it_is_what_its_ending_says(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "keys.json").read_text()) == {"keys": [{**expected, "created_at": "2026-05-01T12:30:00Z"}]}
 
 
-def test_its_owner_alone_may_read_it_and_nothing_but_a_lock_is_left_beside(file: Path) -> None:
+def test_its_owner_alone_may_read_a_new_one_and_nothing_but_a_lock_is_left_beside(file: Path) -> None:
     before = os.umask(0)
     try:
         change_keys(file, put(ADA), creates=True)
-        file.chmod(0o644)
         change_keys(file, put(BOB))
     finally:
         os.umask(before)
     for path in (file, Path(f"{file}.lock")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert names(file.parent) == sorted([file.name, f"{file.name}.lock"])
+
+
+def test_whoever_may_read_it_may_read_it_after_a_change(file: Path) -> None:
+    """A server that reads it as one of the group hears of a revocation."""
+    change_keys(file, put(ADA), creates=True)
+    file.chmod(0o640)
+    change_keys(file, put())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
 def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:

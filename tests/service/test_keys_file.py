@@ -146,12 +146,44 @@ async def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once_each_
         assert [await status(server, tenant) for tenant in ("ada", "bob")] == [401, 200]
 
 
-async def test_a_key_of_no_tier_here_holds_up_no_revocation(file: Path, told: Told) -> None:
-    async with serving(quick(keys_file=file)) as server:
-        change_keys(file, put(key("bob"), key("eve", "gold")))
+async def test_a_key_of_no_tier_here_or_of_the_settings_too_holds_up_no_revocation(file: Path, told: Told) -> None:
+    async with serving(quick(keys_file=file, keys=(configured("zoe"),))) as server:
+        change_keys(file, put(key("bob"), key("eve", "gold"), key("zoe")))
         await told.until("keys_reloaded", 1)
-        assert await told.until("key_left_out", 1) == {"key_id": "key_eve", "tier": "gold", "tiers": ["free", "paid"]}
-        assert [await status(server, tenant) for tenant in ("ada", "bob", "eve")] == [401, 200, 401]
+        fields = await told.until("key_left_out", 2)
+        assert fields == {"key_id": "key_zoe", "reason": "it is configured by the settings, too"}
+        assert [await status(server, tenant) for tenant in ("ada", "bob", "eve", "zoe")] == [401, 200, 401, 200]
+
+
+async def test_a_refused_file_is_tried_again_though_it_has_not_changed(
+    file: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revocation is not lost since there was no descriptor left to read it with."""
+
+    def refuse(file: Path) -> Keys:
+        raise ConfigError("Too many open files")
+
+    monkeypatch.setattr(keys_file, "RETRY_S", 0.01)
+    async with serving(quick(keys_file=file)) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(keys_file, "read_keys", refuse)
+            change_keys(file, put(key("bob")))
+            await told.until("keys_file_refused", 1)
+            await asyncio.sleep(0.05)
+            assert told.count("keys_file_refused") == 1, "once for each reason"
+            assert "batcher_keys_file_refused 1.0" in generate_latest(server.service.registry).decode()
+            assert await status(server, "ada") == 200
+        await told.until("keys_reloaded", 1)
+        assert [await status(server, tenant) for tenant in ("ada", "bob")] == [401, 200]
+        text = generate_latest(server.service.registry).decode()
+        assert "batcher_keys_file_refused 0.0" in text
+        assert "batcher_key_reloads_refused_total 1.0" in text
+
+
+def test_a_mode_is_a_change_too(file: Path) -> None:
+    before = keys_file._mark_of(file)
+    file.chmod(0o640)
+    assert keys_file._mark_of(file) != before
 
 
 async def test_a_surprise_while_reading_is_told_and_it_goes_on(file: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
