@@ -124,8 +124,18 @@ app.command()(usage)
 app.add_typer(keys)
 
 
+def _hold_standard_descriptors() -> None:
+    """Where one was closed, as some supervisors do, the next file or socket would be taken for it, and written to."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
+
+
 def main() -> None:
     """The entry point: a setting that cannot work ends with its reason on one line and status 2."""
+    _hold_standard_descriptors()
     try:
         app()
     except ConfigError as error:

@@ -41,6 +41,7 @@ class RedisClaimsStatistics(msgspec.Struct, frozen=True):
     """What is kept in Redis, Redis tells itself."""
 
     is_away: bool
+    """Or refuses what it is asked."""
     num_too_large: int
     """Replies that were too large to be kept, counted up: their requests would run again."""
 

@@ -20,6 +20,7 @@ class RedisLimitsStatistics(msgspec.Struct, frozen=True):
     """All but the first three count up."""
 
     is_away: bool
+    """Or refuses what it is asked."""
     num_waiting: int
     num_leases: int
     num_losses: int

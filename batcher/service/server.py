@@ -1,8 +1,8 @@
 """Runs the service under uvicorn: the fast path, the drain, and an exit code of 0 after a drain.
 
-On SIGTERM or SIGINT the server keeps listening and answers new requests with 529 and `Connection: close`, so that whoever
-balances load sees it leave; uvicorn's own shutdown, which follows, would only close connections. A second signal gives up
-what is still pending.
+On SIGTERM, SIGINT or SIGHUP (its terminal was closed) the server keeps listening and answers new requests with 529 and
+`Connection: close`, so that whoever balances load sees it leave; uvicorn's own shutdown, which follows, would only close
+connections. A second signal gives up what is still pending.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
+import msgspec
 import uvicorn
 
 from batcher.errors import ConfigError
@@ -43,6 +44,8 @@ _LOOK_S = 0.05
 
 _MAX_FILES = 65_536
 """More than the connections that are let in."""
+_KEPT_FILES = 256
+"""For all that is no connection: workers and their pipes, Redis, the files of keys and usage."""
 
 
 class Server(uvicorn.Server):
@@ -59,7 +62,9 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
+        signals = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As `nohup` has it.
+            signals.append(signal.SIGHUP)
         for number in signals:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
@@ -170,9 +175,12 @@ def serve(settings: Settings) -> None:
 
     Raises ConfigError: at once, or, for what only the workers can find out, when the first of them has.
     """
-    _raise_file_limit()
+    asked = settings
+    settings = msgspec.structs.replace(asked, max_connections=_most_connections(asked.max_connections, _raise_file_limit()))
     server = create_server(settings)
     listener = _listen(settings.host, settings.port)
+    if settings != asked:
+        log.event("max_connections_lowered", max_connections=settings.max_connections, reason="the limit of file descriptors")
     log.event("settings", **settings.in_force())
     server.run(sockets=[listener])
     if (error := server.service.config_error) is not None:
@@ -204,8 +212,15 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _raise_file_limit() -> None:
-    """Each connection is a file descriptor, and the usual soft limit of 1,024 is fewer than one load test opens."""
+def _most_connections(wanted: int, max_files: int) -> int:
+    """No more than there are descriptors for: who holds the last of them would keep workers from starting, the keys file from
+    being read and usage from being recorded."""
+    return min(wanted, max(max_files - _KEPT_FILES, max_files // 2))
+
+
+def _raise_file_limit() -> int:
+    """Each connection is a file descriptor, and the usual soft limit of 1,024 is fewer than one load test opens. Returns the
+    limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
     if soft < wanted:
@@ -213,3 +228,5 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError) as error:
             log.warning("file_limit_stays", limit=soft, reason=str(error))
+            return soft
+    return max(soft, wanted)

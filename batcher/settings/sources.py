@@ -4,6 +4,7 @@ A key that nobody knows is refused wherever it stands: a misspelt setting must n
 another.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from batcher.settings.modes import GENERATE, GENERATE_DEFAULTS
 _PREFIX = "BATCHER_"
 CONFIG_VARIABLE = f"{_PREFIX}CONFIG"
 """Names the file; the one variable that is no setting."""
+_OF_KUBERNETES = re.compile(r"BATCHER_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 
 
 def load_settings(
@@ -28,7 +30,7 @@ def load_settings(
     origins: dict[str, str] = {}
     given = [(key, value, f"{key} in {file}") for key, value in (_read(file) if file is not None else {}).items()]
     for name, text in (environment or {}).items():
-        if name.startswith(_PREFIX) and name != CONFIG_VARIABLE:
+        if name.startswith(_PREFIX) and name != CONFIG_VARIABLE and not _is_of_kubernetes(name, text):
             given.append((name.removeprefix(_PREFIX).lower(), text, name))
     given += [(key, value, "--" + key.replace("_", "-")) for key, value in (flags or {}).items()]
     for key, value, origin in given:
@@ -52,6 +54,11 @@ _WORDS = {"int": "a whole number", "float": "a number", "str": "text", "array": 
 def _to_path(kind: type, value: object) -> object:
     """Settings have one type that msgspec does not know. What is returned unchanged it refuses itself, by its name."""
     return Path(value) if kind is Path and isinstance(value, str) and value else value
+
+
+def _is_of_kubernetes(name: str, text: str) -> bool:
+    """Whether it is one of those that Kubernetes puts into every pod beside a Service named `batcher`."""
+    return bool(_OF_KUBERNETES.fullmatch(name)) or (name == "BATCHER_PORT" and "://" in text)
 
 
 def _require_known(key: str, origin: str) -> None:

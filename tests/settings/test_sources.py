@@ -37,6 +37,21 @@ def test_the_variable_that_names_the_file_is_no_setting() -> None:
         load_settings(flags={"config": "batcher.toml"})
 
 
+def test_what_kubernetes_tells_of_a_service_of_our_name_is_no_setting() -> None:
+    told = {
+        "BATCHER_SERVICE_HOST": "10.96.3.4",
+        "BATCHER_SERVICE_PORT": "8000",
+        "BATCHER_SERVICE_PORT_HTTP": "8000",
+        "BATCHER_PORT": "tcp://10.96.3.4:8000",
+        "BATCHER_PORT_8000_TCP": "tcp://10.96.3.4:8000",
+        "BATCHER_PORT_8000_TCP_ADDR": "10.96.3.4",
+        "BATCHER_PORT_8000_TCP_PORT": "8000",
+        "BATCHER_PORT_8000_TCP_PROTO": "tcp",
+    }
+    assert load_settings(environment=told) == Settings()
+    assert load_settings(environment={**told, "BATCHER_PORT": "8001"}) == Settings(port=8001)
+
+
 def test_nothing_said_is_the_defaults() -> None:
     assert load_settings() == load_settings(environment={}, flags={}) == Settings()
     settings = Settings()

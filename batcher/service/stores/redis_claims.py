@@ -48,7 +48,7 @@ class RedisClaims:
         await self._link.close()
 
     def statistics(self) -> RedisClaimsStatistics:
-        return RedisClaimsStatistics(self._link.is_away, self._num_too_large)
+        return RedisClaimsStatistics(self._link.is_failing, self._num_too_large)
 
     async def claim(self, scope: str, body: str, holder: str) -> Claimed | InFlight | Mismatch | Kept:
         """Of a claim whose reply was lost the holder is told that it has it when it asks again."""

@@ -15,6 +15,7 @@ system yet, while a sync is under way, and a crash may forget two seconds of the
 
 import asyncio
 import contextlib
+import time
 from functools import partial
 from hashlib import sha1
 from importlib.resources import files
@@ -28,7 +29,7 @@ try:
     from redis.asyncio.connection import AbstractConnection
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import NoScriptError, RedisError, ResponseError
+    from redis.exceptions import NoScriptError, ResponseError
 except ImportError as error:
     raise ConfigError("redis: the setting needs the package redis: pip install 'batcher[redis]'") from error
 
@@ -41,6 +42,10 @@ _LONGEST_BACKOFF_S = 1.0
 
 _COMPLAINT_S = 10.0
 """An error that Redis answers with (read-only, out of memory) may be every call's: it is logged so often at most."""
+
+
+_REFUSING_S = 60.0
+"""What it has refused it is taken to refuse for so long, unless it does it meanwhile; if nobody asks, nobody knows."""
 
 
 class RedisAway(Exception):
@@ -66,6 +71,8 @@ class RedisLink:
     def __init__(self, url: str, *, store: str, timeout_s: float, max_connections: int) -> None:
         """`store` is what it is used for, in the log. Raises ConfigError for an address that is none."""
         self.is_away = True
+        self._refusing_until_at = 0.0
+        """What it was asked last was answered by an error: it takes no writes, say."""
         self.back = asyncio.Event()
         self._lost = asyncio.Event()
         self.num_losses = 0
@@ -110,16 +117,24 @@ class RedisLink:
         try:
             async with asyncio.timeout(self._timeout_s):
                 try:
-                    return await self._call("EVALSHA", script.sha, 0, *arguments)
+                    reply = await self._call("EVALSHA", script.sha, 0, *arguments)
                 except NoScriptError:
                     # Redis has restarted, or its scripts were flushed; this one has not run.
-                    return await self._call("EVAL", script.source, 0, *arguments)
+                    reply = await self._call("EVAL", script.source, 0, *arguments)
         except ResponseError as error:
+            self._refusing_until_at = time.monotonic() + _REFUSING_S
             self._complain(error)
             raise RedisAway from error
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # Whatever the client makes of what is no reply of Redis', too.
             await self._lose(error)
             raise RedisAway from error
+        self._refusing_until_at = 0.0
+        return reply
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it is away, or refuses what it is asked."""
+        return self.is_away or time.monotonic() < self._refusing_until_at
 
     async def _call(self, *command: bytes | str | int) -> object:
         async with self._room:
@@ -161,7 +176,7 @@ class RedisLink:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._call("PING")
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:
             await self._lose(error)
             return
         if self.is_away:
@@ -182,7 +197,8 @@ class RedisLink:
 
     async def _drop_idle(self) -> None:
         while self._idle:
-            await self._idle.pop().disconnect(nowait=True)
+            with contextlib.suppress(Exception):
+                await self._idle.pop().disconnect(nowait=True)
 
     def _complain(self, error: ResponseError) -> None:
         now = asyncio.get_running_loop().time()

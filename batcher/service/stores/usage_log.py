@@ -210,13 +210,23 @@ class UsageLog:
         for segment in retired:
             self._sync_one(segment)
             os.close(segment.fd)
-        if current is not None and (not self._sync_one(current) or current.is_removed):
+        if current is not None and (not self._sync_one(current) or self._is_lost(current)):
             with self._lock:
                 # What cannot be synced may be lost, and what has no name is: the rest goes elsewhere.
                 if writer.current is current:
                     writer.retire()
         if num_begun != self._num_listed and self._sync_directory():
             self._num_listed = num_begun
+
+    def _is_lost(self, segment: OpenSegment) -> bool:
+        is_removed = segment.is_removed
+        with self._lock:
+            num_lost, segment.num_unseen = segment.num_unseen, 0
+            if is_removed:
+                self._num_unrecorded += num_lost
+        if is_removed:
+            log.error("usage_segment_removed", num_lost=num_lost)
+        return is_removed
 
     def _sync_one(self, segment: OpenSegment) -> bool:
         try:

@@ -19,15 +19,17 @@ _PROBE = b" " * 4095 + b"\n"
 
 class OpenSegment:
     """A file of this process's own. `size` is where its last whole line ends, `num_synced` how much of that is on the disk,
-    both in bytes; from `ends_at` on, in seconds since 1970, another segment follows."""
+    both in bytes; from `ends_at` on, in seconds since 1970, another segment follows. `num_unseen` are the lines written since
+    the file was seen to have a name."""
 
-    __slots__ = ("ends_at", "fd", "num_synced", "size")
+    __slots__ = ("ends_at", "fd", "num_synced", "num_unseen", "size")
 
     def __init__(self, fd: int, *, ends_at: float) -> None:
         self.fd = fd
         self.ends_at = ends_at
         self.size = 0
         self.num_synced = 0
+        self.num_unseen = 0
 
     def sync(self) -> None:
         """Brings to the disk what was written before this call; from any thread. Raises OSError."""
@@ -35,6 +37,11 @@ class OpenSegment:
         if size != self.num_synced:
             os.fsync(self.fd)
             self.num_synced = size
+
+    def is_of(self, at: float) -> bool:
+        """Whether a record of this instant belongs here. A clock that is set back by moments changes nothing; if it is by more
+        than a day, whoever reads the records of that day does not look for them here."""
+        return self.ends_at - 2 * DAY_S <= at < self.ends_at
 
     @property
     def is_removed(self) -> bool:
@@ -58,7 +65,7 @@ class SegmentWriter:
     def write(self, lines: bytes, *, at: float) -> None:
         """Appends whole lines that end at this instant (seconds since 1970). Raises OSError, and then none of it is there."""
         segment = self.current
-        if segment is None or segment.size >= self._segment_bytes or at >= segment.ends_at:
+        if segment is None or segment.size >= self._segment_bytes or not segment.is_of(at):
             segment = self._begin(int(at // DAY_S))
         try:
             num_written = os.write(segment.fd, lines)
@@ -71,6 +78,7 @@ class SegmentWriter:
             self._cut_back(segment)
             raise
         segment.size += len(lines)
+        segment.num_unseen += lines.count(b"\n")
 
     def probe(self, *, at: float) -> None:
         """Raises OSError if the disk would not take a record."""
@@ -78,6 +86,7 @@ class SegmentWriter:
         segment = self.current
         assert segment is not None
         segment.size -= len(_PROBE)
+        segment.num_unseen -= 1
         self._cut_back(segment)
 
     def retire(self) -> None:

@@ -1,10 +1,12 @@
 """The line to Redis where it cannot be one, and how it fails."""
 
+import asyncio
 import importlib
 import logging
 import sys
 
 import pytest
+from redis.exceptions import ResponseError
 
 from batcher.errors import ConfigError
 from batcher.service.stores.redis_link import RedisAway, RedisLink, Script
@@ -55,3 +57,45 @@ async def test_it_says_once_that_it_is_away_and_once_that_it_is_back(
     assert [told["store"] for told in fields] == ["limits", "claims", "claims", "claims"]
     assert {told["redis"] for told in fields} == {redis_server.url}
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.anyio
+async def test_what_is_no_reply_of_redis_is_a_failure_like_any_other(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client raises ValueError at some of it: the watch goes on."""
+    link = RedisLink(redis_server.url, store="limits", timeout_s=0.5, max_connections=2)
+    await link.start()
+
+    async def garbled(*command: object) -> object:
+        raise ValueError("invalid literal for int()")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "_call", garbled)
+        with pytest.raises(RedisAway):
+            await link.run(SCRIPT, "release", "s", "a")
+        assert link.is_away
+        await asyncio.sleep(0.1)  # The watch has tried it, and failed.
+    await until(lambda: not link.is_away)
+    await link.close()
+
+
+@pytest.mark.anyio
+async def test_one_that_answers_pings_and_refuses_the_rest_is_failing(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read-only after a failover, or out of memory."""
+    link = RedisLink(redis_server.url, store="limits", timeout_s=0.5, max_connections=2)
+    await link.start()
+
+    async def read_only(*command: object) -> object:
+        raise ResponseError("READONLY You can't write against a read only replica.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "_call", read_only)
+        with pytest.raises(RedisAway):
+            await link.run(SCRIPT, "release", "s", "a")
+    assert (link.is_away, link.is_failing) == (False, True)
+    await link.run(SCRIPT, "release", "s", "a")
+    assert not link.is_failing
+    await link.close()

@@ -68,6 +68,17 @@ def test_a_new_segment_by_size_and_by_day(begin: Begin, tmp_path: Path) -> None:
     }
 
 
+def test_a_clock_that_was_days_ahead_has_a_segment_of_its_own(begin: Begin, tmp_path: Path) -> None:
+    """Else whoever asks for today's records would not find them."""
+    log = begin()
+    log.append(record("req_ahead", at=NOON + 10 * 86_400))
+    log.append(record("req_today"))
+    assert {name: len(records) for name, records in read(tmp_path).items()} == {
+        "usage-2026-11-30-0001.jsonl": 1,
+        "usage-2026-12-10-0001.jsonl": 1,
+    }
+
+
 def test_every_process_has_segments_of_its_own(begin: Begin, tmp_path: Path) -> None:
     write(tmp_path, record("req_old"), number=7, tail=b'{"request_id":"torn')
     one, other = begin(), begin()

@@ -1,0 +1,66 @@
+"""What the process makes of where it is started: descriptors, their limit, signals."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from batcher.service.server import _most_connections
+from tests.service.process import PATIENCE_S, ROOT, serve_process
+from tests.service.serving import ASYNC_FAULTY, Gate
+from tests.service.wire_client import connected, run
+
+ONE = ("--policy", "size-or-timeout", "--batch-timeout", "0", "--workers", "1")
+
+
+@pytest.mark.anyio
+async def test_a_terminal_that_is_closed_is_a_signal_to_drain(gate: Gate) -> None:
+    with serve_process(*ONE, "--backend", ASYNC_FAULTY, num_ready=1) as server:
+        async with connected(server.port) as client:
+            client.write(run(gate.hold))
+            server.signal(signal.SIGHUP)
+            await anyio.to_thread.run_sync(server.until_event, "draining")
+            gate.open()
+            assert (await client.read()).status == 200
+        assert await anyio.to_thread.run_sync(server.wait) == 0
+
+
+@pytest.mark.parametrize(("max_files", "most"), [(65_536, 20_000), (20_256, 20_000), (20_000, 19_744), (1024, 768), (100, 50)])
+def test_there_are_no_more_connections_than_descriptors_for_them(max_files: int, most: int) -> None:
+    assert _most_connections(20_000, max_files) == most
+    assert _most_connections(10, max_files) == 10
+
+
+def _few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+
+def _nothing_open() -> None:
+    for fd in range(3):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("prepare", [_few_files, _nothing_open])
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+def test_it_starts_and_ends_where_there_is_little(prepare: Callable[[], None], isolation: str) -> None:
+    command = (sys.executable, "-m", "batcher", "serve", "--port", "0", *ONE, "--isolation", isolation)
+    with subprocess.Popen(command, cwd=ROOT, preexec_fn=prepare, stderr=subprocess.PIPE) as server:
+        try:
+            if prepare is _few_files:
+                assert server.stderr is not None
+                told = b""
+                while b'"worker_ready"' not in told or b'"listening"' not in told:
+                    told += server.stderr.readline()
+                assert b'"max_connections_lowered","max_connections":150' in told
+            else:
+                with pytest.raises(subprocess.TimeoutExpired):
+                    server.wait(2.0)
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(PATIENCE_S) == 0
+        finally:
+            server.kill()
