@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from batcher.config import Device, Dtype, Isolation, KvMode, LimitMode, Mode, OnFailure, Switch, TokenEstimate
-from batcher.errors import ConfigError
+from batcher.errors import ConfigError, Unprinted, Unread
 from batcher.keys.command import keys
 from batcher.settings import CONFIG_VARIABLE, load_settings
 from batcher.settings.telling import Panel, default_of, panel_of
@@ -122,12 +122,18 @@ app.add_typer(keys)
 
 
 def main() -> None:
-    """The entry point: a setting that cannot work ends with its reason on one line and status 2."""
+    """The entry point: a setting that cannot work ends with its reason on one line and status 2, what cannot be printed
+    likewise with status 1, and without a word where nobody reads on."""
     try:
         app()
     except ConfigError as error:
         print(f"batcher: {error}", file=sys.stderr)
         sys.exit(2)
+    except Unread:
+        sys.exit(1)
+    except Unprinted as error:
+        print(f"batcher: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":
