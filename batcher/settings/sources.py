@@ -4,9 +4,11 @@ A key that nobody knows is refused wherever it stands: a misspelt setting must n
 another.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import msgspec
 
@@ -18,6 +20,12 @@ from batcher.settings.modes import GENERATE, GENERATE_DEFAULTS
 _PREFIX = "BATCHER_"
 CONFIG_VARIABLE = f"{_PREFIX}CONFIG"
 """Names the file; the one variable that is no setting."""
+
+
+_PATHS = {name for name, kind in get_type_hints(Settings).items() if Path in get_args(kind)}
+"""A file's name may be any bytes."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What Python makes of a byte that is no UTF-8, in a variable and in an argument."""
 
 
 def load_settings(
@@ -33,6 +41,8 @@ def load_settings(
     given += [(key, value, "--" + key.replace("_", "-")) for key, value in (flags or {}).items()]
     for key, value, origin in given:
         _require_known(key, origin)
+        if isinstance(value, str) and key not in _PATHS and _SURROGATE.search(value):
+            raise ConfigError(f"{origin} is {value!r}; it must be text in UTF-8")
         if value == "null":  # The conversion of text would take it for a setting that was not set.
             raise ConfigError(f"{origin} is 'null'; leave it out for its default")
         merged[key], origins[key] = value, origin

@@ -1,5 +1,6 @@
 """Values that cannot work are refused before anything starts, in one line that names the setting."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,17 @@ def test_an_address_of_redis_with_a_password_is_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError, match=r"redis is .*; it must be redis://HOST") as raised:
         load_settings(flags={"redis": url})
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["workers", "mode", "tiers", "host", "redis"])
+def test_bytes_that_are_no_text_are_refused_by_their_name(name: str) -> None:
+    value = os.fsdecode(b"redis://\xff")
+    with pytest.raises(ConfigError, match=f"BATCHER_{name.upper()} is 'redis://.udcff'; it must be text in UTF-8"):
+        load_settings(environment={f"BATCHER_{name.upper()}": value})
+    with pytest.raises(ConfigError, match=f"--{name} is .*; it must be text in UTF-8"):
+        load_settings(flags={name: value})
+
+
+def test_a_file_s_name_may_be_any_bytes() -> None:
+    name = os.fsdecode(b"usage-\xff")
+    assert load_settings(environment={"BATCHER_USAGE_DIR": name}).usage_dir == Path(name)
