@@ -31,6 +31,13 @@ def _flag(name: str, words: str) -> Any:
     return typer.Option(help=f"{words}  \\[default: {default_of(name)}]", rich_help_panel=panel_of(name))
 
 
+def _path_flag(name: str, words: str) -> Any:
+    """Text as yet: an empty one, made a path, would be the current folder."""
+    option = _flag(name, words)
+    option.metavar = "PATH"
+    return option
+
+
 _FILE = "A TOML file; every flag is also a key of it."
 _POLICIES = "When a batch leaves: paced, size-or-timeout, static, single; or what a step runs: continuous, static, single."
 _TIMEOUT = "Seconds until 504 for a request without its answer; in continuous mode, only for one that has not started by then."
@@ -59,16 +66,18 @@ def serve(
     max_waiting: Annotated[int | None, _flag("max_waiting", "Most requests that wait; more are refused.")] = None,
     max_body_bytes: Annotated[int | None, _flag("max_body_bytes", "Larger bodies get 413.")] = None,
     drain_deadline: Annotated[float | None, _flag("drain_deadline", "Seconds that SIGTERM leaves accepted requests.")] = None,
-    keys_file: Annotated[Path | None, _flag("keys_file", "Keys, as `batcher keys` writes them; read again on change.")] = None,
+    keys_file: Annotated[
+        str | None, _path_flag("keys_file", "Keys, as `batcher keys` writes them; read again on change.")
+    ] = None,
     open_metrics: Annotated[Switch | None, _flag("open_metrics", "/metrics and /load need no operator's key.")] = None,
     token_estimate: Annotated[TokenEstimate | None, _flag("token_estimate", _ESTIMATE)] = None,
     redis: Annotated[str | None, _flag("redis", "redis://HOST:PORT/DB, to share limits and kept answers.")] = None,
     redis_failure: Annotated[OnFailure | None, _flag("redis_failure", _REDIS_AWAY)] = None,
     limit_mode: Annotated[LimitMode | None, _flag("limit_mode", "Ask Redis each time, or lease slices of hot keys.")] = None,
-    safety_rules: Annotated[Path | None, _flag("safety_rules", "A TOML file of what may not come in or go out.")] = None,
+    safety_rules: Annotated[str | None, _path_flag("safety_rules", "A TOML file of what may not come in or go out.")] = None,
     safety_checker: Annotated[str | None, _flag("safety_checker", "MODULE:ATTR that checks both.")] = None,
     safety_failure: Annotated[OnFailure | None, _flag("safety_failure", f"When a checker fails. {_OPEN}")] = None,
-    usage_dir: Annotated[Path | None, _flag("usage_dir", "Folder of the usage log.")] = None,
+    usage_dir: Annotated[str | None, _path_flag("usage_dir", "Folder of the usage log.")] = None,
     usage_failure: Annotated[OnFailure | None, _flag("usage_failure", f"When it cannot be written. {_OPEN}")] = None,
     request_log: Annotated[Switch | None, _flag("request_log", "One line in the log for each request.")] = None,
     tracing: Annotated[Switch | None, _flag("tracing", "Spans for OpenTelemetry; OTEL_* variables say where to.")] = None,

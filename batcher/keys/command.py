@@ -31,9 +31,17 @@ _SECRET_BYTES = 32
 
 keys = typer.Typer(name="keys", help="API keys in a file: create, list, rotate, revoke.", no_args_is_help=True)
 
+
+def _path(text: str) -> Path:
+    """Raises ConfigError for an empty one, which would be the current folder."""
+    if not text:
+        raise ConfigError("--file is ''; it must be a path")
+    return Path(text)
+
+
 _FILE = "The keys file, TOML or (by its ending) JSON; by itself keys_file of the settings."
 _CONFIG = "The TOML file that `batcher serve` reads: tiers and keys_file are taken from it."
-File = Annotated[Path | None, typer.Option("--file", help=_FILE)]
+File = Annotated[Path | None, typer.Option("--file", parser=_path, metavar="PATH", help=_FILE)]
 Config = Annotated[Path | None, typer.Option(envvar=CONFIG_VARIABLE, help=_CONFIG)]
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `batcher keys list` shows it.")]
 

@@ -61,7 +61,7 @@ _WORDS = {"int": "a whole number", "float": "a number", "str": "text", "array": 
 
 def _to_path(kind: type, value: object) -> object:
     """Settings have one type that msgspec does not know. What is returned unchanged it refuses itself, by its name."""
-    return Path(value) if kind is Path and isinstance(value, str) and value else value
+    return Path(value) if kind is Path and isinstance(value, str) and value and "\0" not in value else value
 
 
 def _require_known(key: str, origin: str) -> None:

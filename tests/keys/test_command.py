@@ -154,6 +154,13 @@ def test_a_file_that_is_not_there_is_told_with_what_makes_one(keys: Typing, comm
     assert not keys.file.exists()
 
 
+def test_an_empty_name_is_no_file() -> None:
+    """It would be the current folder, and its lock would lie beside that."""
+    for words in ("list", "create --tenant ada --tier paid", "revoke key_0", "rotate key_0"):
+        ended = run(f"keys {words} --file ''")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "batcher: --file is ''; it must be a path\n")
+
+
 def test_tiers_and_the_file_are_those_of_the_server(
     keys: Typing, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
