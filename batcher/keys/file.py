@@ -22,6 +22,7 @@ import msgspec
 from batcher.config import KeyConfig, check_keys
 from batcher.config.wording import in_words
 from batcher.errors import ConfigError
+from batcher.regular_file import open_regular
 
 MAX_FILE_BYTES = 64 * 2**20
 """Far more than any keys file has, and what somebody may point at one by mistake is not read to its end."""
@@ -62,7 +63,7 @@ def create_command(file: Path) -> str:
 def read_keys(file: Path) -> Keys:
     """All keys of the file. Raises ConfigError, which never repeats a secret that stands in a wrong place."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise MissingKeysFile(f"there is no keys file {file}; {create_command(file)} makes one") from None

@@ -179,3 +179,11 @@ def test_a_file_that_is_none_of_keys_is_not_read_to_its_end(file: Path, monkeypa
     file.write_bytes(b"#" * 101)
     with pytest.raises(ConfigError, match="larger than 100 bytes"):
         read_keys(file)
+
+
+def test_a_pipe_is_no_keys_file_and_holds_up_nobody(file: Path) -> None:
+    os.mkfifo(file)
+    for act in (lambda: read_keys(file), lambda: change_keys(file, put(ADA), creates=True)):
+        with pytest.raises(ConfigError, match=rf"cannot read the keys file .*{file.name}: it is no regular file"):
+            act()
+    assert file.is_fifo()

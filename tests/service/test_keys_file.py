@@ -59,6 +59,13 @@ def overwrite(file: Path, data: bytes | None) -> None:
         file.write_bytes(data)
 
 
+def put_pipe(file: Path) -> None:
+    """In its place, at once."""
+    pipe = file.with_suffix(".pipe")
+    os.mkfifo(pipe)
+    pipe.rename(file)
+
+
 class Told:
     """What the log says of the file."""
 
@@ -144,6 +151,18 @@ async def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once_each_
         change_keys(file, put(key("bob")))
         await told.until("keys_reloaded", 2)
         assert [await status(server, tenant) for tenant in ("ada", "bob")] == [401, 200]
+
+
+async def test_a_pipe_in_its_place_changes_nothing_and_does_not_end_the_reading(file: Path, told: Told) -> None:
+    async with serving(quick(keys_file=file)) as server:
+        put_pipe(file)
+        assert "it is no regular file" in (await told.until("keys_file_refused", 1))["reason"]
+        assert await status(server, "ada") == 200
+        overwrite(file, None)
+        await told.until("keys_file_refused", 2)
+        change_keys(file, put(key("bob")), creates=True)
+        await told.until("keys_reloaded", 1)
+        assert await status(server, "ada") == 401
 
 
 async def test_a_key_of_no_tier_here_holds_up_no_revocation(file: Path, told: Told) -> None:
