@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from batcher.config import Device, Dtype, Isolation, KvMode, LimitMode, Mode, OnFailure, Switch, TokenEstimate
-from batcher.errors import ConfigError
+from batcher.errors import ConfigError, Unprinted, Unread
 from batcher.keys.command import keys
 from batcher.settings import CONFIG_VARIABLE, load_settings
 from batcher.settings.telling import Panel, default_of, panel_of
@@ -29,6 +29,13 @@ def _flag(name: str, words: str) -> Any:
     """None if it is not given, so that the environment and the file are asked; what it is by itself stands in its help."""
     # The bracket is escaped: the help is markup, and would take it for a style.
     return typer.Option(help=f"{words}  \\[default: {default_of(name)}]", rich_help_panel=panel_of(name))
+
+
+def _path_flag(name: str, words: str) -> Any:
+    """Text as yet: an empty one, made a path, would be the current folder."""
+    option = _flag(name, words)
+    option.metavar = "PATH"
+    return option
 
 
 _FILE = "A TOML file; every flag is also a key of it."
@@ -59,16 +66,18 @@ def serve(
     max_waiting: Annotated[int | None, _flag("max_waiting", "Most requests that wait; more are refused.")] = None,
     max_body_bytes: Annotated[int | None, _flag("max_body_bytes", "Larger bodies get 413.")] = None,
     drain_deadline: Annotated[float | None, _flag("drain_deadline", "Seconds that SIGTERM leaves accepted requests.")] = None,
-    keys_file: Annotated[Path | None, _flag("keys_file", "Keys, as `batcher keys` writes them; read again on change.")] = None,
+    keys_file: Annotated[
+        str | None, _path_flag("keys_file", "Keys, as `batcher keys` writes them; read again on change.")
+    ] = None,
     open_metrics: Annotated[Switch | None, _flag("open_metrics", "/metrics and /load need no operator's key.")] = None,
     token_estimate: Annotated[TokenEstimate | None, _flag("token_estimate", _ESTIMATE)] = None,
     redis: Annotated[str | None, _flag("redis", "redis://HOST:PORT/DB, to share limits and kept answers.")] = None,
     redis_failure: Annotated[OnFailure | None, _flag("redis_failure", _REDIS_AWAY)] = None,
     limit_mode: Annotated[LimitMode | None, _flag("limit_mode", "Ask Redis each time, or lease slices of hot keys.")] = None,
-    safety_rules: Annotated[Path | None, _flag("safety_rules", "A TOML file of what may not come in or go out.")] = None,
+    safety_rules: Annotated[str | None, _path_flag("safety_rules", "A TOML file of what may not come in or go out.")] = None,
     safety_checker: Annotated[str | None, _flag("safety_checker", "MODULE:ATTR that checks both.")] = None,
     safety_failure: Annotated[OnFailure | None, _flag("safety_failure", f"When a checker fails. {_OPEN}")] = None,
-    usage_dir: Annotated[Path | None, _flag("usage_dir", "Folder of the usage log.")] = None,
+    usage_dir: Annotated[str | None, _path_flag("usage_dir", "Folder of the usage log.")] = None,
     usage_failure: Annotated[OnFailure | None, _flag("usage_failure", f"When it cannot be written. {_OPEN}")] = None,
     request_log: Annotated[Switch | None, _flag("request_log", "One line in the log for each request.")] = None,
     tracing: Annotated[Switch | None, _flag("tracing", "Spans for OpenTelemetry; OTEL_* variables say where to.")] = None,
@@ -134,13 +143,19 @@ def _hold_standard_descriptors() -> None:
 
 
 def main() -> None:
-    """The entry point: a setting that cannot work ends with its reason on one line and status 2."""
+    """The entry point: a setting that cannot work ends with its reason on one line and status 2, what cannot be printed
+    likewise with status 1, and without a word where nobody reads on."""
     _hold_standard_descriptors()
     try:
         app()
     except ConfigError as error:
         print(f"batcher: {error}", file=sys.stderr)
         sys.exit(2)
+    except Unread:
+        sys.exit(1)
+    except Unprinted as error:
+        print(f"batcher: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

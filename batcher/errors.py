@@ -2,6 +2,8 @@
 
     BatcherError
     ├── ConfigError                a setting that cannot work; raised at start, never later
+    ├── Unprinted                  a command's output that nothing takes
+    │   └── Unread                 likewise, since its reader has gone
     └── ServiceError               what a caller of the API is told            status  wire type
         ├── InvalidRequest                                                      400    invalid_request_error
         │   └── SafetyRefused      a safety check says no                       400    invalid_request_error
@@ -46,6 +48,14 @@ class BatcherError(Exception):
 
 class ConfigError(BatcherError):
     """A setting that cannot work. The message names the setting, its value and what would be accepted."""
+
+
+class Unprinted(BatcherError):
+    """What a command has to say cannot be printed. The message says why, and what became of what was done."""
+
+
+class Unread(Unprinted):
+    """Whoever read it has gone, as `head` does: not worth a word, unless something was done."""
 
 
 class ServiceError(BatcherError):

@@ -150,6 +150,11 @@ def test_file_environment_and_flags_meet(monkeypatch: pytest.MonkeyPatch, served
         (["--backend", "json:no_such_attribute"], "no_such_attribute"),
         (["--backend", "json:"], "'json:'"),
         (["--simulated-jitter", "2"], "jitter"),
+        (["--usage-dir", ""], "--usage-dir is ''; it must be a path"),
+        (["--keys-file", ""], "--keys-file is ''; it must be a path"),
+        (["--safety-rules", ""], "--safety-rules is ''; it must be a path"),
+        (["--redis", "redis://cache/prod"], "redis is 'redis://cache/prod'"),
+        (["--redis", "redis://cache:1/0?bogus=1"], "redis is 'redis://cache:1/0' with bogus"),
         (["--simulated-raise-rate", "0.7", "--simulated-die-rate", "0.7"], "raise_rate"),
     ],
 )
@@ -172,6 +177,18 @@ def test_an_unknown_variable_is_one_line_and_status_2(
     assert served == []
     (line,) = capfd.readouterr().err.splitlines()
     assert "worker" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("BATCHER_WORKERS", b"\xff"), ("OTEL_BSP_MAX_QUEUE_SIZE", b"-4"), ("OTEL_SPAN_LINK_COUNT_LIMIT", b"-1")]
+)
+def test_a_variable_that_cannot_work_is_one_line_and_status_2(name: str, value: bytes) -> None:
+    """In a process of its own: the SDK looks at some when it is loaded."""
+    ended = run("-m", "batcher", "serve", "--tracing", "on", env={**os.environ, name: os.fsdecode(value)})
+    (line,) = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert line.startswith("batcher: ")
+    assert name in line
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,13 @@ def test_a_redis_that_is_no_address_is_refused_and_its_password_is_not_repeated(
     assert "secret" not in refused(LimitsConfig, "redis_url", "http://user:secret@cache")
 
 
+@pytest.mark.parametrize("database", ["prod", "-1", "1.5", "1/2", "0/", "%31", "1e3", "٣", "prod?db=1"])
+def test_a_database_that_is_no_number_is_refused_and_not_taken_for_the_first(database: str) -> None:
+    for said in ("", "/", "/0", "/15", "/0?db=1"):
+        assert IdempotencyConfig(redis_url=f"redis://cache{said}").redis_url
+    assert "with a number for DB" in refused(IdempotencyConfig, "redis_url", f"redis://cache/{database}")
+
+
 def test_leases_need_a_redis_to_lease_from() -> None:
     assert "limit_mode" in refused(LimitsConfig, "mode", LimitMode.LEASE)
 

@@ -1,6 +1,7 @@
 """The front door: limits, safety checks, idempotent requests and usage, the stages that every request passes in either mode,
 before and after its answer is computed. Each gets its own struct and sees no other's."""
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ MAX_KEEP_S = 86_400.0
 """The longest that an Idempotency-Key may mean the same question. Usage looks no further for records of one question: an answer
 promised for longer could be billed twice after a crash."""
 
+_DATABASE = re.compile("/?|/[0-9]{1,9}")
+
 
 def without_password(url: str) -> str:
     """The address as a log may show it."""
@@ -23,9 +26,11 @@ def without_password(url: str) -> str:
 def _require_redis(url: str | None, timeout_s: float) -> None:
     if url is not None:
         parts = urlsplit(url)
-        is_url = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
+        # What the client cannot read as a number it leaves out, and then everything is in database 0.
+        is_url = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and bool(_DATABASE.fullmatch(parts.path))
         may_be_shown = not any(mark in url for mark in "@?")  # Else there may be a password in it.
-        require(is_url, "redis", url if may_be_shown else f"{parts.scheme}:...", "redis://HOST:PORT/DB or rediss://...")
+        shown = url if may_be_shown else f"{parts.scheme}:..."
+        require(is_url, "redis", shown, "redis://HOST:PORT/DB or rediss://..., with a number for DB")
     require_between("redis_timeout", timeout_s, 0.001, 60.0, "seconds")
 
 

@@ -8,11 +8,12 @@ a lock, so that two commands at once lose nothing. What cannot be understood is 
 import fcntl
 import json
 import os
+import stat
 import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from stat import S_IMODE
@@ -23,6 +24,7 @@ import msgspec
 from batcher.config import KeyConfig, check_keys
 from batcher.config.wording import in_words
 from batcher.errors import ConfigError
+from batcher.regular_file import open_regular
 
 MAX_FILE_BYTES = 64 * 2**20
 """Far more than any keys file has, and what somebody may point at one by mistake is not read to its end."""
@@ -63,7 +65,7 @@ def create_command(file: Path) -> str:
 def read_keys(file: Path) -> Keys:
     """All keys of the file. Raises ConfigError, which never repeats a secret that stands in a wrong place."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise MissingKeysFile(f"there is no keys file {file}; {create_command(file)} makes one") from None
@@ -114,7 +116,10 @@ def _is_json(file: Path) -> bool:
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
     """Held on a file beside it, which stays: the keys file itself is another file after each change. Raises ConfigError."""
-    lock = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = _open_lock(file)
+    except OSError as error:
+        raise ConfigError(f"cannot write the keys file {file}: cannot open its lock {file}.lock: {error.strerror}") from None
     try:
         give_up_at = time.monotonic() + LOCK_WAIT_S
         while not _take(lock):
@@ -124,6 +129,26 @@ def _locked(file: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _open_lock(file: Path) -> int:
+    """Whoever may change the file may take its lock, also where root made it: it gets the file's owner, group and mode, or its
+    folder's owner and group while there is no file. Raises OSError.
+
+    Only a new one is given away: one that lies there may be a link, put there by somebody who wants what it leads to.
+    """
+    like = (file if file.exists() else file.parent).stat()
+    try:
+        lock = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return os.open(f"{file}.lock", os.O_RDWR | os.O_CLOEXEC)
+    if stat.S_ISREG(like.st_mode):
+        os.fchmod(lock, 0o600 | like.st_mode & 0o066)
+    for user, group in ((-1, like.st_gid), (like.st_uid, -1)):
+        # Root alone may give to others, and each to groups of their own. It locks all the same.
+        with suppress(OSError):
+            os.fchown(lock, user, group)
+    return lock
 
 
 def _take(lock: int) -> bool:

@@ -8,6 +8,7 @@ level 3 (it was taken out of level 2), and names the operation here: without spa
 id back as ours was refused.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 
@@ -22,6 +23,7 @@ MAX_TRACESTATE_BYTES = 512
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _MEMBER = re.compile(r"([a-z0-9][a-z0-9_\-*/@]{0,255})=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
+_NUMBER = re.compile(r"OTEL_\w+=[-+.\d]+")
 _MAX_MEMBERS = 32
 _SAMPLED = 1
 
@@ -105,6 +107,13 @@ def create_tracer(tracing: Switch, *, models: Iterable[str]) -> Tracer:
         return Tracer()
     try:
         from batcher.service.spans import create_span_tracer
+
+        return create_span_tracer(models)
     except ModuleNotFoundError as error:
         raise ConfigError(f"tracing is on; it needs OpenTelemetry's SDK ({error}): pip install 'batcher[tracing]'") from error
-    return create_span_tracer(models)
+    except (ValueError, OverflowError) as error:
+        # Its words seldom name the variable. Those of numbers are shown: others may hold a secret.
+        said = ", ".join(sorted(filter(_NUMBER.fullmatch, (f"{name}={value}" for name, value in os.environ.items()))))
+        raise ConfigError(
+            f"tracing is on; OpenTelemetry does not take its variables{said and f' ({said})'}: {error}"
+        ) from error

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import msgspec
 
@@ -20,6 +21,12 @@ _PREFIX = "BATCHER_"
 CONFIG_VARIABLE = f"{_PREFIX}CONFIG"
 """Names the file; the one variable that is no setting."""
 _OF_KUBERNETES = re.compile(r"BATCHER_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+
+
+_PATHS = {name for name, kind in get_type_hints(Settings).items() if Path in get_args(kind)}
+"""A file's name may be any bytes."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What Python makes of a byte that is no UTF-8, in a variable and in an argument."""
 
 
 def load_settings(
@@ -35,6 +42,8 @@ def load_settings(
     given += [(key, value, "--" + key.replace("_", "-")) for key, value in (flags or {}).items()]
     for key, value, origin in given:
         _require_known(key, origin)
+        if isinstance(value, str) and key not in _PATHS and _SURROGATE.search(value):
+            raise ConfigError(f"{origin} is {value!r}; it must be text in UTF-8")
         if value == "null":  # The conversion of text would take it for a setting that was not set.
             raise ConfigError(f"{origin} is 'null'; leave it out for its default")
         merged[key], origins[key] = value, origin
@@ -53,7 +62,7 @@ _WORDS = {"int": "a whole number", "float": "a number", "str": "text", "array": 
 
 def _to_path(kind: type, value: object) -> object:
     """Settings have one type that msgspec does not know. What is returned unchanged it refuses itself, by its name."""
-    return Path(value) if kind is Path and isinstance(value, str) and value else value
+    return Path(value) if kind is Path and isinstance(value, str) and value and "\0" not in value else value
 
 
 def _is_of_kubernetes(name: str, text: str) -> bool:

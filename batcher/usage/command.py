@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from batcher.printing import printing
 from batcher.usage.books import Books, By, Row
 from batcher.usage.record import UsageRecord
 from batcher.usage.segments import DAY_S, list_segments, read_records
@@ -85,7 +86,8 @@ def usage(
         except OSError as error:
             typer.echo(f"batcher usage: {error}", err=True)
             raise typer.Exit(1) from error
-    _print(rows, groups, form)
+    with printing():
+        _print(rows, groups, form)
     if books.num_repeated:
         typer.echo(f"batcher usage: {books.num_repeated} records are not billed: their question is, once", err=True)
     if reader.num_damaged:

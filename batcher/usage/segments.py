@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from batcher.regular_file import open_regular
 from batcher.usage.record import UsageRecord
 
 DAY_S = 86_400
@@ -65,7 +66,7 @@ def list_segments(directory: Path) -> list[Segment]:
 
 def has_torn_end(path: Path) -> bool:
     """Whether the last line has no end. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         num_bytes = file.seek(0, os.SEEK_END)
         if num_bytes == 0:
             return False
@@ -75,7 +76,7 @@ def has_torn_end(path: Path) -> bool:
 
 def read_records(path: Path) -> Iterator[UsageRecord | None]:
     """The records of a segment, in order; None for each line that is none. Holds one line at a time. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while line := file.readline(_MAX_LINE_BYTES):
             if not line.endswith(b"\n"):
                 while (rest := file.readline(_MAX_LINE_BYTES)) and not rest.endswith(b"\n"):

@@ -6,11 +6,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+import msgspec
 import pytest
 
 import batcher.__main__ as command_line
-from batcher.keys.file import read_keys
+from batcher.errors import Unprinted
+from batcher.keys import command
+from batcher.keys.file import change_keys, read_keys
+from tests.outputs import WAYS, run, run_unread
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,6 +154,13 @@ def test_a_file_that_is_not_there_is_told_with_what_makes_one(keys: Typing, comm
     assert not keys.file.exists()
 
 
+def test_an_empty_name_is_no_file() -> None:
+    """It would be the current folder, and its lock would lie beside that."""
+    for words in ("list", "create --tenant ada --tier paid", "revoke key_0", "rotate key_0"):
+        ended = run(f"keys {words} --file ''")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "batcher: --file is ''; it must be a path\n")
+
+
 def test_tiers_and_the_file_are_those_of_the_server(
     keys: Typing, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -191,3 +203,81 @@ def test_commands_at_once_lose_nothing(tmp_path: Path) -> None:
     keys = read_keys(file)
     assert sorted(key.tenant for key in keys) == sorted([*(f"{name}{n}" for name in "abc" for n in range(10)), "d"])
     assert digest_of(typed.stdout.strip()) in {key.sha256 for key in keys}
+
+
+# A key that cannot be shown
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_key_that_cannot_be_shown_is_not_made(tmp_path: Path, way: str) -> None:
+    """Whoever has lost it would have a tenant more and nobody to ask; so the file is as it was."""
+    file = tmp_path / "keys.toml"
+    create = f"keys create --file {file} --tenant ada --tier paid"
+    assert run(create).returncode == 0
+    before = read_keys(file)
+    ended = run(create + way)
+    (line,) = ended.stderr.splitlines()
+    assert (ended.returncode, line.startswith("batcher: standard output ")) == (1, True)
+    assert "nothing was done" in line or "the change of the keys file is undone" in line
+    assert read_keys(file) == before
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_key_whose_new_secret_cannot_be_shown_keeps_its_old_one(tmp_path: Path, way: str) -> None:
+    file = tmp_path / "keys.toml"
+    assert run(f"keys create --file {file} --tenant ada --tier paid").returncode == 0
+    before = read_keys(file)
+    ended = run(f"keys rotate {before[0].key_id} --file {file}{way}")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert read_keys(file) == before
+
+
+def test_a_key_whose_reader_has_gone_is_not_made_and_that_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    ended = run_unread(f"keys create --file {file} --tenant ada --tier paid")
+    assert (ended.returncode, read_keys(file)) == (1, ())
+    assert "Broken pipe; the key could not be shown" in ended.stderr
+
+
+@pytest.mark.parametrize("verb", ["create", "rotate"])
+def test_a_change_that_can_neither_be_shown_nor_undone_is_told_with_what_helps(
+    keys: Typing, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    keys.create()
+    (before,) = read_keys(keys.file)
+
+    def break_all() -> NoReturn:
+        monkeypatch.setattr(os, "replace", fail)
+        raise Unprinted("standard output takes nothing: No space left on device")
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(command, "printing", break_all)
+    words = ["create", "--tenant", "bob", "--tier", "paid"] if verb == "create" else ["rotate", before.key_id]
+    assert keys(*words, status=1) == ""
+    (line,) = keys.err.splitlines()
+    lost = read_keys(keys.file)[-1]
+    assert "No space left on device; nobody has the secret of" in line
+    assert "Read-only file system" in line
+    assert f"`batcher keys rotate {lost.key_id}` gives it another" in line
+    assert lost.sha256 != before.sha256
+
+
+def test_what_another_command_did_meanwhile_is_not_undone(keys: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys.create()
+    (before,) = read_keys(keys.file)
+
+    def be_overtaken() -> NoReturn:
+        change_keys(keys.file, lambda now: (msgspec.structs.replace(now[0], sha256="f" * 64),))
+        raise Unprinted("standard output takes nothing: No space left on device")
+
+    monkeypatch.setattr(command, "printing", be_overtaken)
+    keys("rotate", before.key_id, status=1)
+    assert [key.sha256 for key in read_keys(keys.file)] == ["f" * 64]
+
+
+def test_a_key_is_shown_also_where_nothing_can_be_told_beside(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    ended = run(f"keys create --file {file} --tenant ada --tier paid 2>&-")
+    assert (ended.returncode, digest_of(ended.stdout.strip())) == (0, read_keys(file)[0].sha256)

@@ -186,3 +186,94 @@ def test_a_file_that_is_none_of_keys_is_not_read_to_its_end(file: Path, monkeypa
     file.write_bytes(b"#" * 101)
     with pytest.raises(ConfigError, match="larger than 100 bytes"):
         read_keys(file)
+
+
+def test_a_pipe_is_no_keys_file_and_holds_up_nobody(file: Path) -> None:
+    os.mkfifo(file)
+    for act in (lambda: read_keys(file), lambda: change_keys(file, put(ADA), creates=True)):
+        with pytest.raises(ConfigError, match=rf"cannot read the keys file .*{file.name}: it is no regular file"):
+            act()
+    assert file.is_fifo()
+
+
+# Whose the lock is
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What is given away: (user, group) in order. Only root could."""
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda handle, user, group: given.append((user, group)))
+    return given
+
+
+def owned(monkeypatch: pytest.MonkeyPatch, owned: Path, user: int, group: int) -> None:
+    """As if it were theirs."""
+    real = Path.stat
+
+    def told(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        status = real(path, follow_symlinks=follow_symlinks)
+        return os.stat_result((*status[:4], user, group, *status[6:])) if path == owned else status
+
+    monkeypatch.setattr(Path, "stat", told)
+
+
+@pytest.mark.parametrize(
+    ("mode", "lock_mode"), [(0o600, 0o600), (0o640, 0o640), (0o660, 0o660), (0o755, 0o644), (0o400, 0o600)]
+)
+def test_a_lock_is_whose_the_file_is_whoever_makes_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, given: list[tuple[int, int]], mode: int, lock_mode: int
+) -> None:
+    """Made by root and root's own, it let nobody else change a key any more."""
+    change_keys(file, put(ADA), creates=True)
+    lock = Path(f"{file}.lock")
+    lock.unlink()
+    given.clear()
+    file.chmod(mode)
+    owned(monkeypatch, file, 1234, 5678)
+    change_keys(file, put(BOB))
+    assert given[:2] == [(-1, 5678), (1234, -1)]
+    assert stat.S_IMODE(lock.stat().st_mode) == lock_mode
+    lock.chmod(0o666)
+    change_keys(file, put(ADA))
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o666, "one that was there is nobody's to change"
+
+
+def test_while_there_is_no_file_a_lock_is_its_folder_s_owner_s(
+    file: Path, monkeypatch: pytest.MonkeyPatch, given: list[tuple[int, int]]
+) -> None:
+    owned(monkeypatch, file.parent, 1234, 5678)
+    change_keys(file, put(ADA), creates=True)
+    assert given[:2] == [(-1, 5678), (1234, -1)]
+    assert stat.S_IMODE(Path(f"{file}.lock").stat().st_mode) == 0o600
+
+
+def test_a_lock_that_cannot_be_given_away_locks_all_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    change_keys(file, put(ADA), creates=True)
+    assert read_keys(file) == (ADA,)
+
+
+def test_a_lock_that_cannot_be_opened_is_named(file: Path) -> None:
+    change_keys(file, put(ADA), creates=True)
+    lock = Path(f"{file}.lock")
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(ConfigError, match=f"cannot write the keys file {file}: cannot open its lock {lock}: Is a directory"):
+        change_keys(file, put(BOB))
+    assert read_keys(file) == (ADA,)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_after_root_made_a_key_its_owner_changes_it(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    change_keys(file, put(ADA), creates=True)
+    Path(f"{file}.lock").unlink()
+    for path in (tmp_path, file):
+        os.chown(path, 65_534, 65_534)
+    change_keys(file, put(BOB))
+    owners = [(path.stat().st_uid, path.stat().st_gid) for path in (file, Path(f"{file}.lock"))]
+    assert owners == [(65_534, 65_534)] * 2

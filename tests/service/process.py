@@ -4,9 +4,12 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,6 +92,21 @@ def children_of(parent: int) -> list[int]:
         if int(fields[1]) == parent and fields[0] != "Z":
             children.append(int(stat.parent.name))
     return children
+
+
+def free_port() -> int:
+    """For a server whose log cannot be read."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, ConnectionError):  # It does not listen yet, or is not ready.
+        return False
 
 
 @contextmanager

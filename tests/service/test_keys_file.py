@@ -1,7 +1,6 @@
 """A keys file that changes under a running server: in force within about a second, and a broken file shuts nobody out."""
 
 import asyncio
-import hashlib
 import logging
 import os
 import threading
@@ -12,26 +11,17 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from batcher.config import DEFAULT_TIERS, KeyConfig, Mode
+from batcher.config import DEFAULT_TIERS
 from batcher.errors import ConfigError
-from batcher.keys.file import Keys, StoredKey, change_keys
+from batcher.keys.file import Keys, change_keys
 from batcher.service import keys_file
 from batcher.service.auth import Keyring
 from batcher.service.keys_file import CHECK_INTERVAL_S, KeySource
-from batcher.settings import Settings
+from tests.service.keyed import configured, key, put
 from tests.service.serving import ASYNC_FAULTY, Gate, Serving, generating, quick, serving, simulated, until
 from tests.service.wire_client import request, run
 
 pytestmark = pytest.mark.anyio
-
-
-def key(tenant: str, tier: str = "paid") -> StoredKey:
-    """Its secret is sk-TENANT."""
-    return StoredKey(tenant=tenant, tier=tier, sha256=hashlib.sha256(f"sk-{tenant}".encode()).hexdigest(), id=f"key_{tenant}")
-
-
-def put(*keys: StoredKey) -> Callable[[Keys], Keys]:
-    return lambda before: keys
 
 
 @pytest.fixture
@@ -57,6 +47,13 @@ def overwrite(file: Path, data: bytes | None) -> None:
         file.unlink()
     else:
         file.write_bytes(data)
+
+
+def put_pipe(file: Path) -> None:
+    """In its place, at once."""
+    pipe = file.with_suffix(".pipe")
+    os.mkfifo(pipe)
+    pipe.rename(file)
 
 
 class Told:
@@ -144,6 +141,18 @@ async def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once_each_
         change_keys(file, put(key("bob")))
         await told.until("keys_reloaded", 2)
         assert [await status(server, tenant) for tenant in ("ada", "bob")] == [401, 200]
+
+
+async def test_a_pipe_in_its_place_changes_nothing_and_does_not_end_the_reading(file: Path, told: Told) -> None:
+    async with serving(quick(keys_file=file)) as server:
+        put_pipe(file)
+        assert "it is no regular file" in (await told.until("keys_file_refused", 1))["reason"]
+        assert await status(server, "ada") == 200
+        overwrite(file, None)
+        await told.until("keys_file_refused", 2)
+        change_keys(file, put(key("bob")), creates=True)
+        await told.until("keys_reloaded", 1)
+        assert await status(server, "ada") == 401
 
 
 async def test_a_key_of_no_tier_here_or_of_the_settings_too_holds_up_no_revocation(file: Path, told: Told) -> None:
@@ -258,40 +267,3 @@ async def test_what_a_thread_has_read_when_the_source_closes_is_not_heard(
     assert source._timer is None
     assert told.count("keys_reloaded") == told.count("keys_file_refused") == 0
     assert source.keys.find(b"sk-ada").tenant == "ada"
-
-
-# At the start
-
-
-def start(**settings: Any) -> KeySource:
-    loaded = Settings(**settings)
-    return KeySource(configured=loaded.keys, file=loaded.keys_file, tiers=loaded.tiers_in_force)
-
-
-def configured(tenant: str) -> KeyConfig:
-    return KeyConfig(tenant, "paid", key(tenant).sha256)
-
-
-def test_keys_of_the_settings_and_of_the_file_are_all_keys(file: Path) -> None:
-    keys = start(keys=(configured("eve"),), keys_file=file).keys
-    assert [keys.find(f"sk-{tenant}".encode()).tenant for tenant in ("ada", "bob", "eve")] == ["ada", "bob", "eve"]
-
-
-def test_a_key_in_both_is_refused(file: Path) -> None:
-    with pytest.raises(ConfigError, match="configured twice"):
-        start(keys=(configured("ada"),), keys_file=file)
-
-
-def test_a_file_without_a_key_is_refused_with_what_makes_one(tmp_path: Path) -> None:
-    file = tmp_path / "keys.toml"
-    for _ in range(2):
-        with pytest.raises(ConfigError, match=f"`batcher keys create --file {file} --tenant NAME --tier TIER` makes one"):
-            start(keys_file=file)
-        file.write_text("keys = []\n")
-    assert start(keys_file=file, keys=(configured("ada"),)).keys.find(b"sk-ada").tenant == "ada"
-
-
-def test_a_tier_that_is_not_there_is_refused(file: Path) -> None:
-    change_keys(file, put(key("ada", "gold")))
-    with pytest.raises(ConfigError, match="names the tier 'gold'"):
-        start(keys_file=file, mode=Mode.CONTINUOUS)

@@ -188,6 +188,25 @@ def test_an_exporter_that_is_not_installed_is_told_at_start(monkeypatch: pytest.
         create_span_tracer(())
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-4", "must be a positive integer"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "9" * 30, "too large"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "100000", "less than or equal to max_queue_size"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0", "must be positive"),
+    ],
+)
+def test_a_variable_that_the_sdk_does_not_take_is_told_at_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "key=hunter2")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=rf"tracing is on; .*\({name}={value}\): .*{words}") as raised:
+        create_tracer(Switch.ON, models=())
+    assert "hunter2" not in str(raised.value)
+
+
 @pytest.mark.parametrize("asked", ["", "console"])
 def test_without_a_collector_s_exporter_spans_are_printed_a_line_each(
     asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -6,19 +6,17 @@ import logging
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
 from batcher.service import log
-from tests.service.process import PATIENCE_S
+from tests.service.process import PATIENCE_S, answers, free_port
 from tests.service.serving import FAULTY
 
 SMALL = 4096
@@ -67,29 +65,20 @@ def test_whoever_logs_waits_for_no_reader(pipe: tuple[int, int]) -> None:
 
 def test_a_server_whose_log_nobody_reads_answers_and_ends(pipe: tuple[int, int]) -> None:
     """Batches that raise: what callers make it say is more than the pipe holds."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = ("--port", str(port), "--backend", FAULTY, "--policy", "single")
     command = (sys.executable, "-m", "batcher", "serve", *flags)
     with subprocess.Popen(command, stderr=pipe[1], stdout=subprocess.DEVNULL) as server:
         try:
-            while not _answers(f"{url}/ready"):
+            while not answers(f"{url}/ready"):
                 assert server.poll() is None
             for _ in range(100):
                 request = urllib.request.Request(f"{url}/v1/run", b'{"input": "BOOM"}', {"x-api-key": "dev-paid"})
                 with pytest.raises(urllib.error.HTTPError, match="500"):
                     urllib.request.urlopen(request, timeout=PATIENCE_S)
-            assert _answers(f"{url}/health")
+            assert answers(f"{url}/health")
             server.send_signal(signal.SIGTERM)
             assert server.wait(PATIENCE_S) == 0
         finally:
             server.kill()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, ConnectionError):  # It does not listen yet, or is not ready.
-        return False

@@ -1,5 +1,7 @@
 """Values that cannot work are refused before anything starts, in one line that names the setting."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,10 @@ def test_a_number_that_is_none_is_refused_by_its_name(name: str, value: str) -> 
         ({"token_estimate": "some"}, "token-estimate is 'some'; it must be max_tokens, expected or exact"),
         ({"limit_mode": "lease"}, "limit_mode is 'lease'; it must be shared without redis"),
         ({"redis": "foo"}, "redis is 'foo'; it must be redis://HOST"),
+        (
+            {"redis": "redis://cache/prod"},
+            "redis is 'redis://cache/prod'; it must be redis://HOST:PORT/DB or rediss://..., with",
+        ),
         ({"workers": 0}, "workers is 0; it must be from 1 to 1024"),
         ({"workers": 100_000}, "workers is 100000"),
         ({"workers": 1.5}, "workers"),
@@ -94,3 +100,33 @@ def test_an_address_of_redis_with_a_password_is_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError, match=r"redis is .*; it must be redis://HOST") as raised:
         load_settings(flags={"redis": url})
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["workers", "mode", "tiers", "host", "redis"])
+def test_bytes_that_are_no_text_are_refused_by_their_name(name: str) -> None:
+    value = os.fsdecode(b"redis://\xff")
+    with pytest.raises(ConfigError, match=f"BATCHER_{name.upper()} is 'redis://.udcff'; it must be text in UTF-8"):
+        load_settings(environment={f"BATCHER_{name.upper()}": value})
+    with pytest.raises(ConfigError, match=f"--{name} is .*; it must be text in UTF-8"):
+        load_settings(flags={name: value})
+
+
+@pytest.mark.parametrize("name", ["keys_file", "safety_rules", "usage_dir"])
+@pytest.mark.parametrize("value", ["", "a\0b"], ids=["empty", "nul"])
+def test_a_path_that_is_none_is_refused_wherever_it_stands(tmp_path: Path, name: str, value: str) -> None:
+    """Empty it would be the current folder, and a log would be kept there."""
+    ways: list[dict[str, Any]] = [
+        {"flags": {name: value}},
+        {"environment": {f"BATCHER_{name.upper()}": value}},
+        {"file": write(tmp_path, f"{name} = {json.dumps(value)}\n")},
+    ]
+    for way in ways:
+        with pytest.raises(ConfigError) as raised:
+            load_settings(**way)
+        assert str(raised.value).endswith(f" is {value!r}; it must be a path")
+        assert name in str(raised.value).lower().replace("-", "_")
+
+
+def test_a_file_s_name_may_be_any_bytes() -> None:
+    name = os.fsdecode(b"usage-\xff")
+    assert load_settings(environment={"BATCHER_USAGE_DIR": name}).usage_dir == Path(name)

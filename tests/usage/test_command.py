@@ -1,6 +1,7 @@
 """`batcher usage` as it is typed."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,13 @@ def test_far_segments_are_not_opened(folder: Path) -> None:
     assert "2026-11-20" not in run(folder, "--from", "2026-11-30").stderr
     result = run(folder, "--format", "csv", exit_code=1)
     assert "usage-2026-11-20-0001.jsonl cannot be read: Is a directory" in result.stderr
+    assert "key_a,2,3000,4" in result.stdout
+
+
+def test_a_pipe_named_like_a_segment_is_told_and_holds_up_nobody(folder: Path) -> None:
+    os.mkfifo(folder / "usage-2026-11-30-0002.jsonl")
+    result = run(folder, "--format", "csv", exit_code=1)
+    assert "usage-2026-11-30-0002.jsonl cannot be read: it is no regular file" in result.stderr
     assert "key_a,2,3000,4" in result.stdout
 
 

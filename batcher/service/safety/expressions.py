@@ -18,6 +18,9 @@ from batcher.service.safety.phrases import Match
 MAX_PROGRAM_SIZE = 500
 """Instructions of one compiled pattern. The worst pattern of this size costs 2.5 microseconds for each character of text; a
 usual one a nanosecond."""
+MAX_PATTERN_CHARS = 10 * MAX_PROGRAM_SIZE
+"""Of one pattern, looked at first: a program's size is known only when it is compiled, which takes a quarter of a minute for
+600,000 characters. Ten for each instruction: what is long to write, `\\x{10FFFF}`, has as many and makes four."""
 MAX_ALL_PROGRAMS_SIZE = 10_000
 """Of all patterns together."""
 _PHRASES_MEMORY = 64 * 2**20
@@ -113,6 +116,10 @@ def check_all_expressions(patterns: list[str]) -> None:
 def check_expression(pattern: str, *, ignores_case: bool, rule: str) -> str:
     """The pattern as RE2 is to read it. Raises ConfigError, in words about the rule, for what cannot be or would match
     everything."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise ConfigError(
+            f"safety rule {rule!r}: the regex has {len(pattern)} characters; at most {MAX_PATTERN_CHARS} are allowed"
+        )
     if _NAMED_GROUP.search(pattern):
         raise ConfigError(f"safety rule {rule!r}: a named group has no use in a regex here: write (?:...)")
     whole = f"(?i:{pattern})" if ignores_case else pattern

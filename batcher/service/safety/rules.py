@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from batcher.config.wording import in_words, why_unread
 from batcher.errors import ConfigError
+from batcher.regular_file import open_regular
 from batcher.service.safety.contract import Verdict
 from batcher.service.safety.expressions import check_all_expressions, check_expression
 from batcher.service.safety.spaces import BREAK
@@ -103,9 +104,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def load_rules(file: Path, *, models: tuple[str, ...], tiers: tuple[str, ...]) -> tuple[Rule, ...]:
     """The rules in the file's order. Raises ConfigError that names the rule."""
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
+        with open_regular(file) as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
             raise ConfigError(f"the safety rules {file} are larger than {MAX_FILE_BYTES} bytes")
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = tomllib.loads(data.decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read the safety rules {file}: {why_unread(error)}") from error
     try:

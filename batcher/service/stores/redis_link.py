@@ -16,9 +16,11 @@ system yet, while a sync is under way, and a crash may forget two seconds of the
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha1
 from importlib.resources import files
+from urllib.parse import parse_qs, urlsplit
 
 from batcher.config import without_password
 from batcher.errors import ConfigError
@@ -79,19 +81,7 @@ class RedisLink:
         self._timeout_s = timeout_s
         self._store = store
         self._address = without_password(url)
-        try:
-            # The one time limit is ours, over connecting, sending and receiving together.
-            pool = ConnectionPool.from_url(
-                url,
-                socket_timeout=None,
-                socket_connect_timeout=timeout_s,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,
-            )
-        except ValueError as error:
-            # Not the value: there may be a password in it.
-            raise ConfigError(f"redis: an address that the client does not take ({type(error).__name__})") from None
-        self._connect = partial(pool.connection_class, **pool.connection_kwargs)
+        self._connect = _connection_to(url, timeout_s)
         self._room = asyncio.Semaphore(max_connections)
         self._idle: list[AbstractConnection] = []
         self._watch: asyncio.Task[None] | None = None
@@ -205,3 +195,27 @@ class RedisLink:
         if now >= self._complain_at:
             self._complain_at = now + _COMPLAINT_S
             log.error("redis_refused", store=self._store, redis=self._address, fault=str(error)[:200])
+
+
+def _connection_to(url: str, timeout_s: float) -> Callable[[], AbstractConnection]:
+    """What makes connections. It is tried once, which sends nothing: the client takes an address apart without a look at its
+    parameters. Raises ConfigError."""
+    try:
+        # The one time limit is ours, over connecting, sending and receiving together.
+        pool = ConnectionPool.from_url(
+            url,
+            socket_timeout=None,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+        connect = partial(pool.connection_class, **pool.connection_kwargs)
+        connect()
+    except Exception as error:  # Of whatever kind: a parameter may be taken for any argument of the client's.
+        # Not the parameters' values: there may be a password among them.
+        names = ", ".join(parse_qs(urlsplit(url).query))
+        raise ConfigError(
+            f"redis is {without_password(url)!r}{names and f' with {names}'}; it must be redis://HOST:PORT/DB or rediss://..., "
+            f"with parameters that the package redis takes ({type(error).__name__})"
+        ) from None
+    return connect

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batcher.errors import ConfigError
 from batcher.service.safety.contract import Checked
-from batcher.service.safety.expressions import MAX_PROGRAM_SIZE
+from batcher.service.safety.expressions import MAX_PATTERN_CHARS, MAX_PROGRAM_SIZE
 from batcher.service.safety.rules import Rule
 from tests.service.safety.checkers import CONTEXT, book
 from tests.service.safety.test_phrases import stream
@@ -77,6 +77,7 @@ def test_a_pattern_that_would_backtrack_for_years_takes_no_time(pattern: str) ->
         ("(?P<word>foo)", "named group"),
         ("x*", "matches empty text"),
         (r"\b", "matches empty text"),
+        pytest.param("(a|b)?" * 100_000, f"has 600000 characters; at most {MAX_PATTERN_CHARS} are allowed", id="long"),
         ("[a-z]{999}[0-9]{999}", f"at most {MAX_PROGRAM_SIZE}"),
         ("\ud83d", "bounded time"),
     ],
@@ -85,3 +86,10 @@ def test_what_cannot_run_in_bounded_time_stops_the_start(pattern: str, words: st
     with pytest.raises(ConfigError, match=r"safety rule 'secrets': ") as refused:
         Rule(name="secrets", regex=pattern)
     assert words in str(refused.value)
+
+
+def test_a_pattern_may_have_as_many_characters_as_are_allowed_and_no_more() -> None:
+    pattern = ("a" + "(?:)" * MAX_PATTERN_CHARS)[: MAX_PATTERN_CHARS - 3] + "bcd"
+    assert Rule(name="rare", regex=pattern).regex == pattern
+    with pytest.raises(ConfigError, match=f"has {MAX_PATTERN_CHARS + 1} characters"):
+        Rule(name="rare", regex=f"{pattern}b")

@@ -109,6 +109,11 @@ def test_a_file_that_is_not_there_or_too_large_is_told(tmp_path: Path) -> None:
         load_rules(tmp_path / "rules.toml", models=(), tiers=())
 
 
+def test_what_has_no_end_is_not_read() -> None:
+    with pytest.raises(ConfigError, match="cannot read the safety rules /dev/zero: it is no regular file"):
+        load_rules(Path("/dev/zero"), models=(), tiers=())
+
+
 def test_the_example_is_a_file_of_rules() -> None:
     rules = load_rules(Path(__file__).parents[3] / "examples" / "safety_rules.toml", models=("any",), tiers=("paid", "free"))
     assert [rule.name for rule in rules] == ["internal-names", "api-keys", "free-tier-topics"]

@@ -29,6 +29,30 @@ def test_an_address_that_is_none_is_not_repeated() -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "names"),
+    [
+        ("bogus=1&db=2", "bogus, db"),
+        ("retry=5", "retry"),
+        ("parser_class=x", "parser_class"),
+        ("protocol=9", "protocol"),
+        ("socket_timeout=soon", "socket_timeout"),
+        ("ssl_cert_reqs=nope&password=hunter2", "ssl_cert_reqs, password"),
+    ],
+)
+def test_a_parameter_that_the_client_does_not_take_is_told_before_it_is_needed(parameters: str, names: str) -> None:
+    """Only a connection would find it out, and then call it an error of ours, or Redis away for ever."""
+    with pytest.raises(ConfigError) as refused:
+        RedisLink(f"rediss://cache/0?{parameters}", store="limits", timeout_s=1.0, max_connections=1)
+    assert f"redis is 'rediss://cache/0' with {names}; it must be" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_parameters_that_the_client_takes_are_its() -> None:
+    url = "rediss://cache/0?ssl_cert_reqs=none&client_name=front&health_check_interval=5"
+    RedisLink(url, store="limits", timeout_s=1.0, max_connections=1)
+
+
 @pytest.mark.anyio
 async def test_it_says_once_that_it_is_away_and_once_that_it_is_back(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture

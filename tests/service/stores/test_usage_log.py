@@ -1,5 +1,6 @@
 """The usage log as it is written: when, where, and what outlives a process that is killed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -88,6 +89,14 @@ def test_every_process_has_segments_of_its_own(begin: Begin, tmp_path: Path) -> 
     assert ids(tmp_path) == ["req_old", "-", "req_one", "req_two", "req_other"]
     assert list(read(tmp_path)) == [f"usage-2026-11-30-{number:04}.jsonl" for number in (7, 8, 9)]
     assert one.statistics().num_torn == 1
+
+
+def test_a_pipe_named_like_a_segment_holds_up_no_start(begin: Begin, tmp_path: Path) -> None:
+    os.mkfifo(write(tmp_path).with_name("usage-2026-11-30-0002.jsonl"))
+    log = begin()
+    log.append(record("req_one"))
+    assert (tmp_path / "usage-2026-11-30-0003.jsonl").exists()
+    assert log.statistics().num_torn == 0
 
 
 def test_a_name_that_another_process_takes_at_the_same_moment(
