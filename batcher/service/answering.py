@@ -8,6 +8,7 @@ close ─> however it ended, the account is closed and nothing is computed for n
 import asyncio
 import sys
 from collections.abc import Callable
+from math import inf
 
 import msgspec
 
@@ -103,7 +104,7 @@ class Answering:
             if finding is not None:
                 raise error_of(finding)
             self._output = safety.open_output(context)
-        room = self._front.limiter.room(self._passage.caller)
+        room = inf if conversation.max_tokens else self._front.limiter.room(self._passage.caller)
         self._prepared = prepared = await self._answerer.prepare(conversation, room=room)
         self._delivery = Delivery(counts_bytes=prepared.counts_bytes)
         await self.account.reserved(prepared.num_input_tokens, prepared.max_tokens)

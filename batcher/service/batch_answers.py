@@ -7,7 +7,6 @@ stop_sequences are applied to what it returns. It has no sampling, no stop token
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from math import inf
 
 import msgspec
 
@@ -29,7 +28,7 @@ class _BatchAnswerer:
     def __init__(self, driver: Driver, model_id: str, *, context_len: int | None = None) -> None:
         self.model_id = model_id
         self.context_len = context_len
-        self._driver = driver
+        self.driver = driver
         self._input_tokens: dict[int, int] = {}
         """Of the answers under way, by number."""
 
@@ -45,16 +44,15 @@ class _BatchAnswerer:
                 on_event(event)
 
         num_bytes = len(input_) if input_.isascii() else len(input_.encode())
-        number = self._driver.submit(caller, input_, num_bytes, on_end)
-        if self._driver.is_live(number):
+        number = self.driver.submit(caller, input_, num_bytes, on_end)
+        if self.driver.is_live(number):
             self._input_tokens[number] = prepared.num_input_tokens
         return number
 
     def cancel(self, number: int, on_usage: OnUsage) -> None:
         num_input = self._input_tokens.pop(number, None)
         if num_input is not None:
-            has_left = self._driver.cancel(number)
-            on_usage(Usage(num_input, 0) if has_left else NO_USAGE)
+            on_usage(usage_of_cancelled(num_input, has_left=self.driver.cancel(number)))
 
     @abstractmethod
     def _events(self, end: End, prepared: Prepared, run_s: float) -> Iterator[Event]:
@@ -68,7 +66,7 @@ class GenerateAnswerer(_BatchAnswerer):
         super().__init__(driver, model_id, context_len=prompter.context_len)
         self._prompter = prompter
 
-    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+    async def prepare(self, conversation: Conversation, *, room: float) -> Prepared:
         prompt, max_tokens = await self._prompter.prepare(conversation, room=room)
         input_ = encode_input(
             GenerateInput(
@@ -106,12 +104,11 @@ class TextAnswerer(_BatchAnswerer):
 
     def __init__(self, driver: Driver, *, model_id: str) -> None:
         super().__init__(driver, model_id)
-        self.driver = driver
 
-    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+    async def prepare(self, conversation: Conversation, *, room: float) -> Prepared:
         return self.prepare_now(conversation, room=room)
 
-    def prepare_now(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+    def prepare_now(self, conversation: Conversation, *, room: float) -> Prepared:
         """`prepare`, which here waits for nothing."""
         input_ = _last_of_user(conversation)
         num_input = len(input_.encode())
@@ -152,6 +149,11 @@ def _in_two(whole: Finished) -> Iterator[Event]:
     if whole.text:
         yield Delta(whole.text, whole.usage.output_tokens, whole.timing)
     yield msgspec.structs.replace(whole, text="")
+
+
+def usage_of_cancelled(num_input: int, *, has_left: bool) -> Usage:
+    """What was computed for a caller who has left: its input, if a worker was sent it."""
+    return Usage(num_input, 0) if has_left else NO_USAGE
 
 
 def cut(output: str, max_tokens: int, stop_sequences: tuple[str, ...]) -> tuple[str, FinishReason, str | None, int]:

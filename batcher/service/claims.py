@@ -40,8 +40,8 @@ class MemoryClaimsStatistics(msgspec.Struct, frozen=True):
 class RedisClaimsStatistics(msgspec.Struct, frozen=True):
     """What is kept in Redis, Redis tells itself."""
 
-    is_away: bool
-    """Or refuses what it is asked."""
+    is_failing: bool
+    """Whether Redis is away, or refuses what it is asked."""
     num_too_large: int
     """Replies that were too large to be kept, counted up: their requests would run again."""
 

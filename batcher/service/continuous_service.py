@@ -1,7 +1,6 @@
 """Continuous mode, assembled: callers -> tokenizer -> replica."""
 
 import time
-from math import inf
 
 from backends.models import create_model
 from batcher.core.admission.gate import GateStatistics
@@ -56,7 +55,7 @@ class ContinuousService:
 
     # Requests.
 
-    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+    async def prepare(self, conversation: Conversation, *, room: float) -> Prepared:
         deadline_at = time.monotonic() + self.http.request_timeout_s
         prompt, max_tokens = await self.prompter.prepare(conversation, room=room)
         return Prepared(

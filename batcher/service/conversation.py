@@ -13,7 +13,6 @@ from batcher.types import Message, Sampling
 DEFAULT_MAX_TOKENS = 4096
 """What an answer may have where the grammar lets its caller say nothing of it, if the context has room for as much."""
 
-
 _DEFAULT_SHARE = 0.25
 """Of its caller's limit: as so much is reserved, some more requests should fit into the minute beside it."""
 
@@ -70,7 +69,7 @@ class Answerer(Protocol):
     context_len: int | None
     """Most tokens of prompt and answer together; None where there is no such bound."""
 
-    async def prepare(self, conversation: Conversation, *, room: float = inf) -> Prepared:
+    async def prepare(self, conversation: Conversation, *, room: float) -> Prepared:
         """Raises InvalidRequest where the conversation cannot be answered, and Overloaded. Where the caller does not
         say how long the answer may be, see `default_max_tokens`.
 

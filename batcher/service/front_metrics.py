@@ -61,12 +61,13 @@ def body_metrics(bodies: PendingBodies, turns: Turns) -> Iterator[Metric]:
     yield from gauges(("waiting_turns", "Large bodies and long texts that wait for their turn.", turns.num_waiting))
 
 
-def request_log_metrics(log: LinesStatistics) -> Iterator[Metric]:
-    yield from gauges(("request_log_waiting_lines", "Lines of the request log that wait to be written.", log.num_waiting))
+def lines_metrics(name: str, lines: LinesStatistics) -> Iterator[Metric]:
+    """`name` is the log's."""
+    yield from gauges((f"{name}_waiting_lines", "Lines of this log that wait to be written.", lines.num_waiting))
     yield from counters(
-        ("request_log_written_lines", "Lines of the request log that were written.", log.num_written),
-        ("request_log_dropped_lines", "Lines that there was no room for: whoever reads them is slow.", log.num_dropped),
-        ("request_log_failed_lines", "Lines that could not be written.", log.num_failed),
+        (f"{name}_written_lines", "Lines of this log that were written.", lines.num_written),
+        (f"{name}_dropped_lines", "Lines that there was no room for: whoever reads them is slow.", lines.num_dropped),
+        (f"{name}_failed_lines", "Lines that could not be written.", lines.num_failed),
     )
 
 

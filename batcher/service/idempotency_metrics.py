@@ -21,7 +21,7 @@ def idempotency_metrics(kept: IdempotencyStatistics) -> Iterator[Metric]:
 
 def claims_metrics(store: MemoryClaimsStatistics | RedisClaimsStatistics) -> Iterator[Metric]:
     if isinstance(store, RedisClaimsStatistics):
-        yield from gauges(("redis_claims_away", "1 while idempotent requests cannot be asked of Redis.", store.is_away))
+        yield from gauges(("redis_claims_away", "1 while idempotent requests cannot be asked of Redis.", store.is_failing))
         yield from counters(("idempotent_too_large", "Answers too large to be kept in Redis.", store.num_too_large))
         return
     yield from gauges(

@@ -1,6 +1,6 @@
 """Which keys a service has, and the keys file read again when it changes, without a restart.
 
-The file is asked for its time, size and number twice a second: a `stat` costs the event loop microseconds. A watch by the
+The file is asked for its times, size and number twice a second: a `stat` costs the event loop microseconds. A watch by the
 system (inotify) was refused, since it sees nothing of a folder that is mounted from elsewhere. Reading, which may be long, is
 for a thread that keeps no process from ending. A file that cannot be understood changes nothing: whoever has a key keeps it
 until the file is mended. It is tried again meanwhile: what stood in the way of a revocation may have been a passing thing.

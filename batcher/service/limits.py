@@ -19,8 +19,8 @@ OnVerdict: TypeAlias = Callable[[Verdict], None]
 class RedisLimitsStatistics(msgspec.Struct, frozen=True):
     """All but the first three count up."""
 
-    is_away: bool
-    """Or refuses what it is asked."""
+    is_failing: bool
+    """Whether Redis is away, or refuses what it is asked."""
     num_waiting: int
     num_leases: int
     num_losses: int

@@ -42,7 +42,7 @@ def _memory(store: LimitsStatistics) -> Iterator[Metric]:
 
 def _redis(store: RedisLimitsStatistics) -> Iterator[Metric]:
     yield from gauges(
-        ("redis_limits_away", "1 while limits cannot be asked of Redis.", store.is_away),
+        ("redis_limits_away", "1 while limits cannot be asked of Redis: it is away, or refuses.", store.is_failing),
         ("redis_limits_waiting", "Requests that wait for Redis.", store.num_waiting),
         ("redis_limits_leases", "Slices of limits that this gateway holds.", store.num_leases),
     )

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 MAX_CHUNK_BYTES = 4096
-"""Of one write (PIPE_BUF): into a pipe such a one is never mixed with what another thread writes. It ends with a whole line,
-unless that line alone is longer."""
+"""Of one write (PIPE_BUF), in whole lines: into a pipe such a one is never mixed with what another thread writes. A line
+that is longer, as a traceback may be, is a write alone."""
 CLOSE_S = 2.0
 """What the last lines may take; a reader that has stopped must not keep a process from ending."""
 
@@ -37,6 +37,9 @@ class LinesStatistics(msgspec.Struct, frozen=True):
     """That there was no room for. Said in the log too, as soon as it takes lines again."""
     num_failed: int
     """Lost as the descriptor took nothing: nobody reads it any more."""
+
+
+NO_LINES = LinesStatistics(0, 0, 0, 0)
 
 
 class LineWriter(Generic[Line]):
@@ -59,7 +62,7 @@ class LineWriter(Generic[Line]):
         self._num_told = 0
         self._wake = threading.Event()
         self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"{name}-lines", daemon=True)
         self._num_written = 0
         self._num_dropped = 0
         self._num_failed = 0
@@ -130,7 +133,7 @@ class LineWriter(Generic[Line]):
         line = {
             "at": round(time.time(), 3),
             "level": "warning",
-            "event": f"{self._name.replace('-', '_')}_lines_dropped",
+            "event": f"{self._name}_lines_dropped",
             "dropped": num,
         }
         return msgspec.json.encode(line) + b"\n"

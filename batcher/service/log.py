@@ -5,11 +5,12 @@ Whoever logs waits for no reader of it; see `line_writer.py`.
 
 import json
 import logging
+import os
 from typing import Any
 
 import msgspec
 
-from batcher.service.line_writer import STDERR, LineWriter
+from batcher.service.line_writer import NO_LINES, STDERR, LinesStatistics, LineWriter
 
 _MAX_LINES = 2_000
 """That wait to be written: some 10 MB, if all of them have tracebacks."""
@@ -52,7 +53,15 @@ class _Handler(logging.Handler):
         self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._writer.write(self.format(record).encode(errors="backslashreplace") + b"\n")
+        """Raises nothing: whoever logs is in the middle of something."""
+        try:
+            line = self.format(record)
+        except Exception:
+            line = _encode({"at": round(record.created, 3), "level": "error", "event": "not_logged", "logger": record.name})
+        self._writer.write(line.encode() + b"\n")
+
+    def statistics(self) -> LinesStatistics:
+        return self._writer.statistics()
 
     def close(self) -> None:
         self._writer.close()
@@ -64,9 +73,25 @@ def configure(level: str, *, fd: int = STDERR) -> None:
     root = logging.getLogger()
     root.handlers[:] = [_Handler(fd)]
     root.setLevel(logging.WARNING)
-    # Its warnings are what a client does wrong, and of each such request there is a line already.
+    # Its warnings are what a client does wrong, and each such request has its own line in the request log.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     _logger.setLevel(level.upper())
+    os.register_at_fork(after_in_child=_write_at_once)
+
+
+def _write_at_once() -> None:
+    """A child that was forked, by a backend perhaps, has no thread that writes."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler if isinstance(each, _Handler) else each for each in root.handlers]
+
+
+def statistics() -> LinesStatistics:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            return handler.statistics()
+    return NO_LINES
 
 
 def close() -> None:

@@ -8,7 +8,6 @@ back costs more than it saves.
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 
 from backends.base import Tokenizer
 from batcher.errors import Overloaded, PromptTooLong
@@ -37,7 +36,7 @@ class Prompter:
         self.num_pending_bytes = 0
         """Of the conversations that threads work at or that wait for one, and that nobody has called off; with their turns'."""
 
-    async def prepare(self, conversation: Conversation, *, room: float = inf) -> tuple[list[int], int]:
+    async def prepare(self, conversation: Conversation, *, room: float) -> tuple[list[int], int]:
         """The prompt's ids, and the most tokens that the answer may have; `room` is as in `default_max_tokens`.
 
         Raises PromptTooLong if the two do not fit the context, Overloaded at once if more prompts wait for a thread than may.

@@ -76,6 +76,8 @@ class Server(uvicorn.Server):
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drain_task is None:
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(number.name))
+        elif number == signal.SIGHUP:
+            pass  # A terminal that is closed sends it twice: its shell does, and the system when that has ended.
         elif not self.should_exit:
             log.warning("drain_cut_short", cause=number.name, live=self.service.num_live)
             self._hurry.set()
@@ -85,7 +87,7 @@ class Server(uvicorn.Server):
             self.force_exit = True
 
     async def _drain(self, cause: str) -> None:
-        """Ends when everything accepted has been answered and taken, or given up at the deadline."""
+        """Ends when everything accepted has been answered and taken, or given up at the deadline or at a second signal."""
         service = self.service
         log.event("draining", cause=cause, live=service.num_live)
         try:
@@ -94,7 +96,8 @@ class Server(uvicorn.Server):
                 await service.wait_idle()
                 await service.front.wait_idle()
                 await self._wait_taken()
-            log.event("drained")
+            if not self._hurry.is_set():
+                log.event("drained")
         except TimeoutError:
             log.warning("drain_deadline_passed", live=service.num_live)
             service.abandon()
@@ -193,8 +196,9 @@ def leave() -> None:
     The interpreter's own end takes its memory from under such a thread, and one inside of native code then crashes the process.
     """
     if any(thread.daemon for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # As it is where it was closed from the start.
+                stream.flush()
         os._exit(0)
 
 

@@ -13,7 +13,7 @@ from math import inf
 from batcher.core.effects import Answer
 from batcher.errors import ServiceError
 from batcher.service.account import Account
-from batcher.service.batch_answers import TextAnswerer
+from batcher.service.batch_answers import TextAnswerer, usage_of_cancelled
 from batcher.service.conversation import Prepared, require_model
 from batcher.service.driver import End
 from batcher.service.front import Front, Passage
@@ -80,7 +80,7 @@ class WholeEndpoint:
 
 
 class _Call:
-    """`_number` is what the answerer knows it by, once submitted; `_computed` is what its answer took, once that is there,
+    """`_number` is what the driver knows it by, once submitted; `_computed` is what its answer took, once that is there,
     and `_task` looks through it where that takes one."""
 
     __slots__ = (
@@ -125,7 +125,7 @@ class _Call:
             self._stopped(self._computed)
         elif self._number is not None and self._account.is_open:
             has_left = self._endpoint.answerer.driver.cancel(self._number)
-            self._stopped(Usage(self._prepared.num_input_tokens, 0) if has_left else NO_USAGE)
+            self._stopped(usage_of_cancelled(self._prepared.num_input_tokens, has_left=has_left))
         self._account.drop()
 
     def _stopped(self, computed: Usage) -> None:

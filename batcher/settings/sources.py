@@ -20,7 +20,7 @@ from batcher.settings.modes import GENERATE, GENERATE_DEFAULTS
 _PREFIX = "BATCHER_"
 CONFIG_VARIABLE = f"{_PREFIX}CONFIG"
 """Names the file; the one variable that is no setting."""
-_OF_KUBERNETES = re.compile(r"BATCHER_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+_OF_KUBERNETES = re.compile(r"BATCHER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 
 
 _PATHS = {name for name, kind in get_type_hints(Settings).items() if Path in get_args(kind)}
@@ -66,8 +66,8 @@ def _to_path(kind: type, value: object) -> object:
 
 
 def _is_of_kubernetes(name: str, text: str) -> bool:
-    """Whether it is one of those that Kubernetes puts into every pod beside a Service named `batcher`."""
-    return bool(_OF_KUBERNETES.fullmatch(name)) or (name == "BATCHER_PORT" and "://" in text)
+    """Whether it is one of those that Kubernetes puts into every pod beside a Service named `batcher`, or `batcher-redis`."""
+    return bool(_OF_KUBERNETES.fullmatch(name)) or (name.endswith("_PORT") and "://" in text)
 
 
 def _require_known(key: str, origin: str) -> None:

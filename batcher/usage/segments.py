@@ -33,7 +33,8 @@ class Segment(NamedTuple):
     """In the order in which segments began."""
 
     day: int
-    """Of UTC, since 1970: when it began. All of its records end on this day, or moments before or after."""
+    """Of UTC, since 1970: when it began. All of its records end on this day or, where the clock was set
+    back, on the day before; or moments after."""
     number: int
     """From 1."""
     path: Path

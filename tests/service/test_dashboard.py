@@ -72,7 +72,7 @@ async def told(tmp_path: Path) -> Told:
 def _redis() -> Iterator[Metric]:
     """What a gateway tells of Redis; for its names there need not be one."""
     fields = RedisLimitsStatistics.__struct_fields__
-    yield from claims_metrics(RedisClaimsStatistics(is_away=False, num_too_large=0))
+    yield from claims_metrics(RedisClaimsStatistics(is_failing=False, num_too_large=0))
     yield from limit_store_metrics(RedisLimitsStatistics(**dict.fromkeys(fields, 0)))  # type: ignore[arg-type]
 
 

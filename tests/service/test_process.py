@@ -5,12 +5,13 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import anyio
 import pytest
 
-from batcher.service.server import _most_connections
+from batcher.service.server import _most_connections, leave
 from tests.service.process import PATIENCE_S, ROOT, answers, free_port, serve_process
 from tests.service.serving import ASYNC_FAULTY, Gate
 from tests.service.wire_client import connected, run
@@ -25,6 +26,8 @@ async def test_a_terminal_that_is_closed_is_a_signal_to_drain(gate: Gate) -> Non
             client.write(run(gate.hold))
             server.signal(signal.SIGHUP)
             await anyio.to_thread.run_sync(server.until_event, "draining")
+            server.signal(signal.SIGHUP)  # The shell has ended, too.
+            await anyio.sleep(0.05)
             gate.open()
             assert (await client.read()).status == 200
         assert await anyio.to_thread.run_sync(server.wait) == 0
@@ -58,3 +61,16 @@ def test_it_starts_and_ends_where_there_is_little(prepare: Callable[[], None], i
             assert server.wait(PATIENCE_S) == 0
         finally:
             server.kill()
+
+
+def test_it_leaves_a_thread_that_hangs_behind_also_without_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = threading.Event()
+    hanging = threading.Thread(target=is_over.wait, daemon=True)
+    hanging.start()
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    monkeypatch.setattr(sys, "stdout", None)
+    leave()
+    assert statuses == [0]
+    is_over.set()
+    hanging.join()

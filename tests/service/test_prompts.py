@@ -44,7 +44,9 @@ def conversation(content: str, max_tokens: int = 10) -> Conversation:
 async def test_the_prompt_is_what_the_tokenizer_makes_of_it() -> None:
     prompter = Prompter(BytesTokenizer(), context_len=100_000)
     for content in ("hello", "x" * 50_000):
-        assert (await prompter.prepare(conversation(content)))[0] == BytesTokenizer().render((Message("user", content),))
+        assert (await prompter.prepare(conversation(content), room=inf))[0] == BytesTokenizer().render(
+            (Message("user", content),)
+        )
     prompter.close()
 
 
@@ -55,11 +57,11 @@ async def test_the_prompt_is_what_the_tokenizer_makes_of_it() -> None:
 async def test_the_length_is_exact(num_bytes: int, max_tokens: int, fits: bool) -> None:
     prompter = Prompter(BytesTokenizer(), context_len=100)
     if fits:
-        assert len((await prompter.prepare(conversation("x" * num_bytes, max_tokens)))[0]) == num_bytes + 3
+        assert len((await prompter.prepare(conversation("x" * num_bytes, max_tokens), room=inf))[0]) == num_bytes + 3
     else:
         words = f"^prompt is too long: {num_bytes + 3} tokens and max_tokens of {max_tokens} .* 100 tokens$"
         with pytest.raises(PromptTooLong, match=words):
-            await prompter.prepare(conversation("x" * num_bytes, max_tokens))
+            await prompter.prepare(conversation("x" * num_bytes, max_tokens), room=inf)
     prompter.close()
 
 
@@ -77,7 +79,7 @@ async def test_nobody_is_told_of_a_max_tokens_that_was_not_asked_for(num_bytes: 
     num_tokens = num_bytes if about else num_bytes + 3
     words = f"^prompt is too long: {about}{num_tokens} tokens leave no room for an answer in the model's context of 100 tokens$"
     with pytest.raises(PromptTooLong, match=words):
-        await prompter.prepare(msgspec.structs.replace(conversation("x" * num_bytes), max_tokens=None))
+        await prompter.prepare(msgspec.structs.replace(conversation("x" * num_bytes), max_tokens=None), room=inf)
     prompter.close()
 
 
@@ -99,7 +101,7 @@ async def test_many_short_turns_are_a_long_prompt() -> None:
     prompter = Prompter(held, context_len=100_000)
     turns = tuple(Message("user", "x") for _ in range(500))
     asked = Conversation(model="m", messages=turns, max_tokens=1, sampling=Sampling())
-    encoding = asyncio.ensure_future(prompter.prepare(asked))
+    encoding = asyncio.ensure_future(prompter.prepare(asked, room=inf))
     await until(lambda: held.num_held == 1)
     assert prompter.num_pending_bytes == 500 * 17
     held.may_go.set()
@@ -147,6 +149,6 @@ async def test_a_place_is_given_back_whatever_happens() -> None:
     prompter = Prompter(Broken(), context_len=100_000)
     for content in ("short", "x" * 5_000):
         with pytest.raises(InvalidRequest, match="order of roles"):
-            await prompter.prepare(conversation(content))
+            await prompter.prepare(conversation(content), room=inf)
     assert prompter.num_pending_bytes == 0
     prompter.close()

@@ -63,8 +63,36 @@ def test_whoever_logs_waits_for_no_reader(pipe: tuple[int, int]) -> None:
     assert len(lines) + last["dropped"] == 5000
 
 
+class Wordless:
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.usefixtures("loggers")
+def test_what_cannot_be_logged_is_said_and_breaks_nobody_off(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    log.configure("info", fd=writer)
+    logging.getLogger("some.library").warning("%d things", "many")
+    log.event("said", value=Wordless())
+    log.close()
+    lines = [json.loads(line) for line in os.read(reader, SMALL).splitlines()]
+    assert [(line["event"], line["logger"]) for line in lines] == [("not_logged", "some.library"), ("not_logged", "batcher")]
+    assert log.statistics().num_written == 2
+
+
+def test_a_child_that_was_forked_writes_where_it_logs() -> None:
+    """A backend may fork, and the thread that writes stays behind."""
+    command = (
+        "import os\nfrom batcher.service import log\nlog.configure('info')\n"
+        "if os.fork() == 0:\n    log.event('child')\n    os._exit(0)\n"
+        "os.wait()\nlog.event('parent')\nlog.close()"
+    )
+    told = subprocess.run((sys.executable, "-c", command), stderr=subprocess.PIPE, timeout=PATIENCE_S, check=True).stderr
+    assert [json.loads(line)["event"] for line in told.splitlines()] == ["child", "parent"]
+
+
 def test_a_server_whose_log_nobody_reads_answers_and_ends(pipe: tuple[int, int]) -> None:
-    """Batches that raise: what callers make it say is more than the pipe holds."""
+    """Requests that are refused, batches that raise: it has more to say than the pipe holds, on either way to it."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = ("--port", str(port), "--backend", FAULTY, "--policy", "single")

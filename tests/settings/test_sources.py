@@ -47,6 +47,9 @@ def test_what_kubernetes_tells_of_a_service_of_our_name_is_no_setting() -> None:
         "BATCHER_PORT_8000_TCP_ADDR": "10.96.3.4",
         "BATCHER_PORT_8000_TCP_PORT": "8000",
         "BATCHER_PORT_8000_TCP_PROTO": "tcp",
+        "BATCHER_REDIS_SERVICE_HOST": "10.96.3.5",
+        "BATCHER_REDIS_PORT": "tcp://10.96.3.5:6379",
+        "BATCHER_REDIS_PORT_6379_TCP_ADDR": "10.96.3.5",
     }
     assert load_settings(environment=told) == Settings()
     assert load_settings(environment={**told, "BATCHER_PORT": "8001"}) == Settings(port=8001)

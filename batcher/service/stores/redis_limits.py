@@ -156,7 +156,7 @@ class RedisLimits:
 
     def statistics(self) -> RedisLimitsStatistics:
         return RedisLimitsStatistics(
-            is_away=self._link.is_failing,
+            is_failing=self._link.is_failing,
             num_waiting=len(self._waiting),
             num_leases=0 if self._leases is None else len(self._leases),
             num_losses=self._link.num_losses,

@@ -45,7 +45,6 @@ _LONGEST_BACKOFF_S = 1.0
 _COMPLAINT_S = 10.0
 """An error that Redis answers with (read-only, out of memory) may be every call's: it is logged so often at most."""
 
-
 _REFUSING_S = 60.0
 """What it has refused it is taken to refuse for so long, unless it does it meanwhile; if nobody asks, nobody knows."""
 
@@ -74,7 +73,7 @@ class RedisLink:
         """`store` is what it is used for, in the log. Raises ConfigError for an address that is none."""
         self.is_away = True
         self._refusing_until_at = 0.0
-        """What it was asked last was answered by an error: it takes no writes, say."""
+        """Until then it is taken to refuse what it is asked, as it did last: it takes no writes, say. Monotonic time."""
         self.back = asyncio.Event()
         self._lost = asyncio.Event()
         self.num_losses = 0

@@ -47,10 +47,12 @@ _RETRY_AFTER_S = 30
 
 class UsageLogStatistics(msgspec.Struct, frozen=True):
     num_recorded: int
+    """Written."""
     num_waiting: int
     """Records in memory, for a disk that does not take them."""
     num_unrecorded: int
-    """Records that are in no segment and will not be: too many waited, or the policy held their answers back."""
+    """Records that are in no segment and will not be: too many waited, the policy held their answers back, or somebody removed
+    the segment while it was written."""
     num_failures: int
     """Writes, fsyncs and new segments that failed."""
     num_segments: int
@@ -209,24 +211,27 @@ class UsageLog:
             current, num_begun = writer.current, writer.num_begun
         for segment in retired:
             self._sync_one(segment)
+            with self._lock:
+                self._look_for(segment)
             os.close(segment.fd)
-        if current is not None and (not self._sync_one(current) or self._is_lost(current)):
+        if current is not None:
+            is_synced = self._sync_one(current)
             with self._lock:
                 # What cannot be synced may be lost, and what has no name is: the rest goes elsewhere.
-                if writer.current is current:
+                if not (self._look_for(current) and is_synced) and writer.current is current:
                     writer.retire()
         if num_begun != self._num_listed and self._sync_directory():
             self._num_listed = num_begun
 
-    def _is_lost(self, segment: OpenSegment) -> bool:
-        is_removed = segment.is_removed
-        with self._lock:
-            num_lost, segment.num_unseen = segment.num_unseen, 0
-            if is_removed:
-                self._num_unrecorded += num_lost
-        if is_removed:
-            log.error("usage_segment_removed", num_lost=num_lost)
-        return is_removed
+    def _look_for(self, segment: OpenSegment) -> bool:
+        """Whether it has a name still; if not, what was written since it was last seen is lost. The lock is held."""
+        num_unseen, segment.num_unseen = segment.num_unseen, 0
+        if not segment.is_removed:
+            return True
+        if num_unseen:
+            self._num_unrecorded += num_unseen
+            log.error("usage_segment_removed", num_lost=num_unseen)
+        return False
 
     def _sync_one(self, segment: OpenSegment) -> bool:
         try:

@@ -24,6 +24,7 @@ from batcher.service.wire.decoding import (
     find_unsupported,
     join_text,
     narrowed,
+    refuse_empty,
 )
 from batcher.types import Message, Sampling
 
@@ -132,10 +133,11 @@ def _messages(parsed: _Prompt) -> tuple[Message, ...]:
             "message must be the user's"
         )
     messages = [
-        Message(turn.role, join_text(turn.content, "messages[{}]", number)) for number, turn in enumerate(parsed.messages)
+        Message(turn.role, join_text(turn.content) or refuse_empty(f"messages[{number}]"))
+        for number, turn in enumerate(parsed.messages)
     ]
     if parsed.system:
-        messages.insert(0, Message("system", join_text(parsed.system, "system")))
+        messages.insert(0, Message("system", join_text(parsed.system) or refuse_empty("system")))
     return tuple(messages)
 
 

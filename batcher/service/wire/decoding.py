@@ -8,7 +8,7 @@ What a grammar publishes and this service does not do is written into the body's
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, NoReturn, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -101,14 +101,14 @@ def find_unsupported(text: str, names: Collection[str], only: Mapping[str, str])
     return f"{name}: only {only[name]} is supported" if name in only else f"{name} is not supported"
 
 
-def join_text(content: str | Iterable[HasText], where: str, number: int = 0) -> str:
-    """A turn's text: its parts, with nothing between them. Raises InvalidRequest if there is none; `where` names it, and may
-    have a place for its number."""
-    text = content if isinstance(content, str) else "".join(part.text for part in content)
-    if not text:
-        where = where.format(number)
-        raise InvalidRequest(f"invalid body: the content of {where} is empty", param=f"{where}.content")
-    return text
+def join_text(content: str | Iterable[HasText]) -> str:
+    """A turn's text: its parts, with nothing between them."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def refuse_empty(where: str) -> NoReturn:
+    """A turn without text, where there must be some. Raises InvalidRequest."""
+    raise InvalidRequest(f"invalid body: the content of {where} is empty", param=f"{where}.content")
 
 
 def narrowed(*, top_p: float | None, top_k: int | None) -> tuple[float, int]:

@@ -22,6 +22,7 @@ from batcher.service.wire.decoding import (
     decode_body,
     draw_seed,
     join_text,
+    refuse_empty,
 )
 from batcher.service.wire.dialect import AnswerHead
 from batcher.service.wire.events import named_event
@@ -131,6 +132,10 @@ class _Writer:
         return _PING
 
 
+def _message(turn: _Turn, number: int) -> Message:
+    return Message(turn.role, join_text(turn.content) or refuse_empty(f"message {number}"))
+
+
 class _Native:
     """A Dialect."""
 
@@ -141,9 +146,7 @@ class _Native:
         parsed = decode_body(_decoder, body, example=_EXAMPLE, hint=_hint)
         return Conversation(
             model=parsed.model,
-            messages=tuple(
-                [Message(turn.role, join_text(turn.content, "message {}", n)) for n, turn in enumerate(parsed.messages)]
-            ),
+            messages=tuple([_message(turn, number) for number, turn in enumerate(parsed.messages)]),
             max_tokens=parsed.max_tokens,
             sampling=Sampling(
                 temperature=parsed.temperature,

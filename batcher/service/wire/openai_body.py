@@ -25,6 +25,7 @@ from batcher.service.wire.decoding import (
     find_unsupported,
     join_text,
     narrowed,
+    refuse_empty,
 )
 from batcher.types import Message, Sampling
 
@@ -163,8 +164,10 @@ def decode(body: bytes) -> Conversation:
 def _message(turn: _Turn, number: int) -> Message:
     # The newer name of the same: no chat template knows it.
     role = "system" if turn.role == "developer" else turn.role
-    # An answer may have been empty, and comes back so.
-    content = "" if not turn.content and role != "user" else join_text(turn.content or "", "messages[{}]", number)
+    content = join_text(turn.content or "")
+    # An answer may have been empty, and comes back so; libraries send system prompts that are.
+    if not content and role == "user":
+        refuse_empty(f"messages[{number}]")
     return Message(role, content)
 
 

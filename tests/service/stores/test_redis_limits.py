@@ -68,7 +68,7 @@ async def test_a_crash_forgets_nothing(gateways: Gateways, redis_server: RedisSe
     redis_server.kill()
     assert isinstance(await ask(store, ANN), StoreAway)
     await start_again(redis_server)
-    await until(lambda: not store.statistics().is_away)
+    await until(lambda: not store.statistics().is_failing)
     standing = (await admitted(store, ANN)).standing
     assert (standing.requests_remaining, standing.tokens_remaining) == (989, 40_000)
     store.settle(first, 10_000)
@@ -82,7 +82,7 @@ async def test_what_ended_while_redis_was_away_is_given_back_after(gateways: Gat
     assert isinstance(await ask(store, ANN), StoreAway)
     store.give_back(first)
     await start_again(redis_server)
-    await until(lambda: not store.statistics().is_away)
+    await until(lambda: not store.statistics().is_failing)
     standing = (await admitted(store, ANN)).standing
     assert (standing.requests_remaining, standing.tokens_remaining) == (999, 100_000)
     assert store.statistics().num_dropped == 0
@@ -109,7 +109,7 @@ async def test_nobody_waits_twice_for_a_redis_that_is_silent(gateways: Gateways,
     store.reserve((ANN,), 1, at_once.append)
     assert at_once == [StoreAway()]
     redis_server.thaw()
-    await until(lambda: not store.statistics().is_away)
+    await until(lambda: not store.statistics().is_failing)
     left = (await admitted(store, ANN)).standing.requests_remaining
     assert left is not None
     assert 998 - MAX_BATCH <= left <= 998, "what was sent may have been charged; what was not sent was not"
@@ -120,7 +120,7 @@ async def test_open_means_each_gateway_by_itself(gateways: Gateways, redis_serve
     ben = Subject("key:ben", RateLimit(5))
     shared = await admitted(store, ben)
     redis_server.kill()
-    await until(lambda: store.statistics().is_away)
+    await until(lambda: store.statistics().is_failing)
     alone = [await ask(store, ben) for _ in range(6)]
     assert [isinstance(verdict, Reservation) for verdict in alone] == [True] * 5 + [False]
     assert store.peek((ben,)) is not None
@@ -130,7 +130,7 @@ async def test_open_means_each_gateway_by_itself(gateways: Gateways, redis_serve
     store.give_back(first)
     assert store.peek((ben,)) is None
     await start_again(redis_server)
-    await until(lambda: not store.statistics().is_away)
+    await until(lambda: not store.statistics().is_failing)
     assert await remaining(store, ben) == 4, "what was decided alone is not in Redis"
     store.give_back(second)
     store.give_back(shared)
@@ -142,7 +142,7 @@ async def test_it_starts_without_redis_and_finds_it_later(gateways: Gateways, re
     store = await gateways.open()
     assert isinstance(await ask(store, ANN), StoreAway)
     await start_again(redis_server)
-    await until(lambda: not store.statistics().is_away)
+    await until(lambda: not store.statistics().is_failing)
     await admitted(store, ANN)
 
 

@@ -1,6 +1,5 @@
 """The line to Redis where it cannot be one, and how it fails."""
 
-import asyncio
 import importlib
 import logging
 import sys
@@ -91,7 +90,10 @@ async def test_what_is_no_reply_of_redis_is_a_failure_like_any_other(
     link = RedisLink(redis_server.url, store="limits", timeout_s=0.5, max_connections=2)
     await link.start()
 
+    asked: list[object] = []
+
     async def garbled(*command: object) -> object:
+        asked.append(command[0])
         raise ValueError("invalid literal for int()")
 
     with monkeypatch.context() as patch:
@@ -99,7 +101,7 @@ async def test_what_is_no_reply_of_redis_is_a_failure_like_any_other(
         with pytest.raises(RedisAway):
             await link.run(SCRIPT, "release", "s", "a")
         assert link.is_away
-        await asyncio.sleep(0.1)  # The watch has tried it, and failed.
+        await until(lambda: asked.count("PING") >= 2)
     await until(lambda: not link.is_away)
     await link.close()
 

@@ -10,7 +10,7 @@ from batcher.errors import Overloaded
 from batcher.service.stores import usage_log
 from batcher.usage.segments import list_segments
 from tests.service.stores.usage_disk import Begin, Disk, ids, read, refuses
-from tests.usage.examples import encode, record
+from tests.usage.examples import NOON, encode, record
 
 
 def test_a_full_disk_is_an_alarm_and_nothing_is_lost(
@@ -173,6 +173,21 @@ def test_a_folder_that_is_taken_away_is_made_again(begin: Begin, tmp_path: Path)
     log.append(record("req_2"))
     assert ids(tmp_path) == ["req_2"]
     assert log.statistics().num_unrecorded == 1, "what was there when it was last looked at, somebody may have read"
+
+
+def test_a_segment_that_is_gone_when_it_is_left_is_counted_too(begin: Begin, tmp_path: Path) -> None:
+    log = begin()
+    log.append(record("req_0"))
+    log.append(record("req_1", at=NOON + 86_400))  # The day before is left, and waits to be synced.
+    for segment in list_segments(tmp_path):
+        segment.path.unlink()
+    log._sync()
+    assert log.statistics().num_unrecorded == 2
+    log.append(record("req_2", at=NOON + 86_400))
+    for segment in list_segments(tmp_path):
+        segment.path.unlink()
+    log.close()
+    assert log.statistics().num_unrecorded == 3
 
 
 def test_what_still_waits_at_the_end_is_told(begin: Begin, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:

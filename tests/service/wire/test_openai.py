@@ -252,7 +252,9 @@ def test_a_document_of_another_kind_has_no_field_that_is_wrong() -> None:
         assert refused.value.param == param
 
 
-@pytest.mark.parametrize("content", [{"content": ""}, {"content": None}, {"content": []}, {}], ids=str)
+@pytest.mark.parametrize(
+    "content", [{"content": ""}, {"content": None}, {"content": []}, {"content": [{"type": "text", "text": ""}]}, {}], ids=str
+)
 @pytest.mark.parametrize(("role", "ours"), [("assistant", "assistant"), ("system", "system"), ("developer", "system")])
 def test_a_turn_that_is_not_the_users_may_be_empty(role: str, ours: str, content: dict[str, Any]) -> None:
     decoded = OPENAI.decode(body(messages=[USER, {"role": role, "parsed": None, **content}, USER]))
