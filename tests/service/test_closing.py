@@ -17,6 +17,11 @@ from tests.service.wire_client import run
 pytestmark = pytest.mark.anyio
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Of closing; threads of other tests may have last words, too."""
+    return [record.message for record in caplog.records if record.message.startswith("close_")]
+
+
 async def test_each_is_closed_in_its_turn_while_the_loop_goes_on() -> None:
     has_ticked = threading.Event()
     done: list[str] = []
@@ -38,7 +43,7 @@ async def test_one_that_raises_does_not_keep_the_next_from_closing(caplog: pytes
 
     await close_in_order([raises, lambda: done.append("second")], within_s=10.0)
     assert done == ["second"]
-    assert [record.message for record in caplog.records] == ["close_failed"]
+    assert told(caplog) == ["close_failed"]
 
 
 async def test_one_that_hangs_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,7 +53,7 @@ async def test_one_that_hangs_is_left_behind(caplog: pytest.LogCaptureFixture) -
         is_let_go.wait()
 
     await close_in_order([hangs, is_over.set], within_s=0.01)
-    assert [record.message for record in caplog.records] == ["close_left_behind"]
+    assert told(caplog) == ["close_left_behind"]
     assert not is_over.is_set()
     is_let_go.set()
     assert is_over.wait(10.0)
