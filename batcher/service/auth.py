@@ -100,7 +100,7 @@ class DevelopmentKeys:
         self._callers[OPERATOR_KEY.encode()] = operator
         self._told = (
             f"this server runs on its development keys: send x-api-key: {' or '.join(f'dev-{tier.name}' for tier in tiers)}, "
-            f"and for /metrics, /load and /admin {OPERATOR_KEY}"
+            f"and for /metrics and /load {OPERATOR_KEY}"
         )
 
     def find(self, key: bytes) -> Caller:

@@ -58,12 +58,12 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 
 
 class LimitReached(RateLimited):
-    """429, and how its caller stands."""
+    """429, and how its caller stands; None where that would tell of room, as it is the tier's limit that has none."""
 
-    def __init__(self, message: str, *, retry_after_s: int, standing: Standing, is_tokens: bool) -> None:
+    def __init__(self, message: str, *, retry_after_s: int, standing: Standing | None, is_tokens: bool) -> None:
         refused = Refused.RATE_TOKENS if is_tokens else Refused.RATE_REQUESTS
         super().__init__(message, retry_after_s=retry_after_s, refused=refused)
-        self.standing: Standing | None = standing
+        self.standing = standing
 
 
 class LimitsAway(Overloaded):
@@ -228,7 +228,7 @@ class Limiter:
         return LimitReached(
             f"{_in_words(subject, tier, is_tokens=refusal.is_tokens)} has no room for this request now{tightened}",
             retry_after_s=_whole(refusal.retry_after_s),
-            standing=refusal.standing,
+            standing=refusal.standing if subject.name == bill.subjects[0].name else None,
             is_tokens=refusal.is_tokens,
         )
 

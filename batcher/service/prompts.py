@@ -75,12 +75,17 @@ class Prompter:
         """Nobody is told of a max_tokens that was not asked for; then there must be room for one token."""
         if num_prompt_tokens + (max_tokens or 1) <= self.context_len:
             return
-        # Callers' libraries know it by these words, and shorten the prompt.
-        prompt = f"prompt is too long: {'' if is_exact else 'at least '}{num_prompt_tokens} tokens"
-        context = f"the model's context of {self.context_len} tokens"
-        if max_tokens is None:
-            raise PromptTooLong(f"{prompt} leave no room for an answer in {context}", param="messages")
-        raise PromptTooLong(f"{prompt} and max_tokens of {max_tokens} are more together than {context}", param="messages")
+        # Callers' libraries know either by these words, and shorten what is too long.
+        prompt = f"{'' if is_exact else 'at least '}{num_prompt_tokens}"
+        if max_tokens is None or num_prompt_tokens >= self.context_len:
+            context = f"the model's context of {self.context_len} tokens"
+            raise PromptTooLong(
+                f"prompt is too long: {prompt} tokens leave no room for an answer in {context}", param="messages"
+            )
+        raise PromptTooLong(
+            f"input length and `max_tokens` exceed context limit: {prompt} + {max_tokens} > {self.context_len}",
+            param="max_tokens",
+        )
 
     def close(self) -> None:
         """Forgets what no thread has begun."""

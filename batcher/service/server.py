@@ -183,7 +183,8 @@ def serve(settings: Settings) -> None:
     server = create_server(settings)
     listener = _listen(settings.host, settings.port)
     if settings != asked:
-        log.event("max_connections_lowered", max_connections=settings.max_connections, reason="the limit of file descriptors")
+        reason = f"{asked.max_connections} and {_KEPT_FILES} files of our own are more than this process may open"
+        log.event("max_connections_lowered", max_connections=settings.max_connections, reason=reason)
     log.event("settings", **settings.in_force())
     server.run(sockets=[listener])
     if (error := server.service.config_error) is not None:

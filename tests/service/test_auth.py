@@ -115,7 +115,7 @@ def test_development_keys_are_of_each_tier_of_names_and_one_is_the_operators() -
         b"dev-paid\n",
         b"dev-paid-" + b"x" * 49,
     ):
-        with pytest.raises(NotAuthenticated, match=r"dev-paid or dev-free, and for /metrics, /load and /admin dev-operator$"):
+        with pytest.raises(NotAuthenticated, match=r"dev-paid or dev-free, and for /metrics and /load dev-operator$"):
             keys.find(wrong)
 
 

@@ -202,7 +202,7 @@ async def test_prompt_and_answer_must_fit_the_context(mode: str, num_prompt: int
             assert_answer(response)
         else:
             message = assert_error(response, 400, "invalid_request_error")
-            assert "100 tokens and max_tokens of 11 are more together than the model's context of 110 tokens" in message
+            assert "exceed context limit: 100 + 11 > 110" in message
 
 
 async def test_what_is_surely_too_long_is_not_even_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,9 @@ async def test_the_length_is_exact(num_bytes: int, max_tokens: int, fits: bool) 
     if fits:
         assert len((await prompter.prepare(conversation("x" * num_bytes, max_tokens), room=inf))[0]) == num_bytes + 3
     else:
-        words = f"^prompt is too long: {num_bytes + 3} tokens and max_tokens of {max_tokens} .* 100 tokens$"
+        words = f"^input length and `max_tokens` exceed context limit: {num_bytes + 3} \\+ {max_tokens} > 100$"
+        if num_bytes >= 97:
+            words = f"^prompt is too long: {num_bytes + 3} tokens leave no room .* 100 tokens$"
         with pytest.raises(PromptTooLong, match=words):
             await prompter.prepare(conversation("x" * num_bytes, max_tokens), room=inf)
     prompter.close()
