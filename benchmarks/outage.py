@@ -13,10 +13,8 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,34 +22,17 @@ import msgspec
 import typer
 
 from batcher.sim.tables import table
+from benchmarks.held import SERVICE_S, TICKETS
 from benchmarks.options import Seed
 from loadtest.scenarios.proctree import leaves
 from loadtest.scenarios.server import Server, serving
 
-TICKETS = "OUTAGE_TICKETS"
-"""Names a folder. A worker that starts takes a file out of it, if there is one, and waits until the folder is gone: as many are
-kept away as were killed, and what is lost besides comes back."""
-SERVICE_S = 0.2
 PAID_BUDGET_S, FIRST_RETRY_BAR = 0.5, 0.9
 OK, OVERLOADED = 200, 529
 MAX_TRIES = 4
 PATIENCE_S = 10.0
 LATE_S = 0.1
 """A client that was this late with more than one request in a hundred did not offer what it says."""
-
-
-class HeldBackend:
-    """Takes SPEC S1.1's time for a batch, and starts when it is let."""
-
-    def load(self) -> None:
-        folder = Path(os.environ[TICKETS])
-        if _takes_one(folder):
-            while folder.exists():
-                time.sleep(0.05)
-
-    def run_batch(self, inputs: list[str]) -> list[str]:
-        time.sleep(SERVICE_S)
-        return inputs
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -195,7 +176,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         tickets = Path(folder) / "tickets"
         os.environ[TICKETS] = str(tickets)
-        arguments = ["serve", "--port", "0", "--backend", "benchmarks.outage:HeldBackend", "--isolation", "process"]
+        arguments = ["serve", "--port", "0", "--backend", "benchmarks.held:HeldBackend", "--isolation", "process"]
         arguments += ["--workers", str(workers), "--service-time", str(SERVICE_S)]
         with serving(arguments) as server:
             rows = asyncio.run(_run(server, tickets, load))
@@ -215,14 +196,6 @@ def _kill(server: Server, tickets: Path, num: int) -> None:
     for number, pid in enumerate(leaves(server.pid)[:num]):
         (tickets / str(number)).touch()
         os.kill(pid, signal.SIGKILL)
-
-
-def _takes_one(tickets: Path) -> bool:
-    for ticket in tickets.glob("*"):
-        with suppress(FileNotFoundError):  # Another one was quicker.
-            ticket.unlink()
-            return True
-    return False
 
 
 def tell(rows: list[Sent], *, lost_at: float, back_at: float) -> bool:

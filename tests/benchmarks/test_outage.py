@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.outage import OK, OVERLOADED, Sent, _takes_one, tell
+from benchmarks.held import takes_one
+from benchmarks.outage import OK, OVERLOADED, Sent, tell
 
 
 def sent(tier: str, status: int, *, at: float, key: str = "k", took_s: float = 0.3, num_before: int = 0) -> Sent:
@@ -47,5 +48,5 @@ def test_each_bar_can_be_missed(wrong: str) -> None:
 def test_each_ticket_is_taken_once(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / str(number)).touch()
-    assert [_takes_one(tmp_path) for _ in range(4)] == [True, True, True, False]
-    assert not _takes_one(tmp_path / "nothing")
+    assert [takes_one(tmp_path) for _ in range(4)] == [True, True, True, False]
+    assert not takes_one(tmp_path / "nothing")
