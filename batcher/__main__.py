@@ -120,11 +120,8 @@ def serve(
     from batcher.service.server import leave
     from batcher.service.server import serve as serve_until_signal
 
-    log.configure(settings.log_level)
-    try:
+    with log.configured(settings.log_level):
         serve_until_signal(settings)
-    finally:
-        log.close()
     leave()
 
 

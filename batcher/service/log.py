@@ -6,6 +6,8 @@ Whoever logs waits for no reader of it; see `line_writer.py`.
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -77,6 +79,16 @@ def configure(level: str, *, fd: int = STDERR) -> None:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     _logger.setLevel(level.upper())
     os.register_at_fork(after_in_child=_write_at_once)
+
+
+@contextmanager
+def configured(level: str) -> Iterator[None]:
+    """`configure` at the beginning, `close` at the end."""
+    configure(level)
+    try:
+        yield
+    finally:
+        close()
 
 
 def _write_at_once() -> None:
