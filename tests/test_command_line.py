@@ -33,7 +33,6 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     monkeypatch.setattr("batcher.service.server.serve", settings.append)
     # It ends the process at once if any thread hangs: here that would be the test run, silently and with status 0.
     monkeypatch.setattr("batcher.service.server.leave", lambda: None)
-    monkeypatch.setattr("batcher.service.log.configure", lambda level: None)
     for name in [name for name in os.environ if name.startswith("BATCHER_")]:
         monkeypatch.delenv(name)
     return settings

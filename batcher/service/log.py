@@ -70,25 +70,26 @@ class _Handler(logging.Handler):
         super().close()
 
 
-def configure(level: str, *, fd: int = STDERR) -> None:
-    """Sends every logger of this process through one handler. Call once, at start, and `close` at the end."""
-    root = logging.getLogger()
-    root.handlers[:] = [_Handler(fd)]
+@contextmanager
+def configured(level: str, *, fd: int = STDERR) -> Iterator[None]:
+    """Meanwhile every logger of this process speaks through one handler; at the end what waits is written, if a reader takes
+    it in time, and all is as it was before."""
+    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
+    levels = [(logger, logger.level) for logger in (root, uvicorn, _logger)]
+    handlers = root.handlers[:]
+    handler = _Handler(fd)
+    root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     # Its warnings are what a client does wrong, and each such request has its own line in the request log.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    uvicorn.setLevel(logging.ERROR)
     _logger.setLevel(level.upper())
-    os.register_at_fork(after_in_child=_write_at_once)
-
-
-@contextmanager
-def configured(level: str) -> Iterator[None]:
-    """`configure` at the beginning, `close` at the end."""
-    configure(level)
     try:
         yield
     finally:
-        close()
+        handler.close()
+        root.handlers[:] = handlers
+        for logger, before in levels:
+            logger.setLevel(before)
 
 
 def _write_at_once() -> None:
@@ -99,17 +100,14 @@ def _write_at_once() -> None:
     root.handlers[:] = [handler if isinstance(each, _Handler) else each for each in root.handlers]
 
 
+os.register_at_fork(after_in_child=_write_at_once)
+
+
 def statistics() -> LinesStatistics:
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):
             return handler.statistics()
     return NO_LINES
-
-
-def close() -> None:
-    """Writes what waits, if a reader takes it in time."""
-    for handler in logging.getLogger().handlers:
-        handler.close()
 
 
 def event(name: str, /, **fields: Any) -> None:

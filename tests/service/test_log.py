@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from batcher.service import log
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+def lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[io.StringIO]:
     """What the service's own logger writes, in the form in which it is configured."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -19,9 +20,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     logger = logging.getLogger("batcher")
     monkeypatch.setattr(logger, "handlers", [handler])
     monkeypatch.setattr(logger, "propagate", False)
-    monkeypatch.setattr(logger, "level", logging.INFO)
-    logger.manager._clear_cache()  # type: ignore[attr-defined]  # Levels are remembered by the logger.
-    return stream
+    with caplog.at_level(logging.INFO, "batcher"):
+        yield stream
 
 
 def written(lines: io.StringIO) -> dict[str, Any]:

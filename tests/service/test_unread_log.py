@@ -32,31 +32,17 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(fd)
 
 
-@pytest.fixture
-def loggers() -> Iterator[None]:
-    """As they were, afterwards."""
-    names = (None, "batcher", "uvicorn")
-    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
-    handlers = logging.getLogger().handlers[:]
-    yield
-    logging.getLogger().handlers[:] = handlers
-    for logger, level in before:
-        logger.setLevel(level)
-
-
-@pytest.mark.usefixtures("loggers")
 def test_whoever_logs_waits_for_no_reader(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    log.configure("info", fd=writer)
-    for number in range(5000):
-        log.event("said", number=number)
-    read = b""
-    deadline = time.monotonic() + PATIENCE_S
-    while b"log_lines_dropped" not in read:  # As soon as somebody reads.
-        assert time.monotonic() < deadline
-        if select.select([reader], [], [], 0.1)[0]:
-            read += os.read(reader, SMALL)
-    log.close()
+    with log.configured("info", fd=writer):
+        for number in range(5000):
+            log.event("said", number=number)
+        read = b""
+        deadline = time.monotonic() + PATIENCE_S
+        while b"log_lines_dropped" not in read:  # As soon as somebody reads.
+            assert time.monotonic() < deadline
+            if select.select([reader], [], [], 0.1)[0]:
+                read += os.read(reader, SMALL)
     *lines, last = [json.loads(line) for line in read.splitlines()]
     assert [line["number"] for line in lines] == list(range(len(lines))), "the first ones, in order"
     assert last["event"] == "log_lines_dropped"
@@ -68,24 +54,34 @@ class Wordless:
         raise ValueError("no words")
 
 
-@pytest.mark.usefixtures("loggers")
 def test_what_cannot_be_logged_is_said_and_breaks_nobody_off(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    log.configure("info", fd=writer)
-    logging.getLogger("some.library").warning("%d things", "many")
-    log.event("said", value=Wordless())
-    log.close()
+    with log.configured("info", fd=writer):
+        logging.getLogger("some.library").warning("%d things", "many")
+        log.event("said", value=Wordless())
+        deadline = time.monotonic() + PATIENCE_S
+        while log.statistics().num_written < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     lines = [json.loads(line) for line in os.read(reader, SMALL).splitlines()]
     assert [(line["event"], line["logger"]) for line in lines] == [("not_logged", "some.library"), ("not_logged", "batcher")]
-    assert log.statistics().num_written == 2
+
+
+def test_afterwards_all_loggers_are_as_they_were(pipe: tuple[int, int]) -> None:
+    """Or a process that serves for a while, as a test or a notebook does, would be deaf to what is logged later."""
+    loggers = [logging.getLogger(name) for name in (None, "batcher", "uvicorn")]
+    before = [(logger.level, logger.handlers[:]) for logger in loggers]
+    with log.configured("error", fd=pipe[1]):
+        assert [logger.level for logger in loggers] == [logging.WARNING, logging.ERROR, logging.ERROR]
+    assert [(logger.level, logger.handlers[:]) for logger in loggers] == before
 
 
 def test_a_child_that_was_forked_writes_where_it_logs() -> None:
     """A backend may fork, and the thread that writes stays behind."""
     command = (
-        "import os\nfrom batcher.service import log\nlog.configure('info')\n"
-        "if os.fork() == 0:\n    log.event('child')\n    os._exit(0)\n"
-        "os.wait()\nlog.event('parent')\nlog.close()"
+        "import os\nfrom batcher.service import log\nwith log.configured('info'):\n"
+        "    if os.fork() == 0:\n        log.event('child')\n        os._exit(0)\n"
+        "    os.wait()\n    log.event('parent')\n"
     )
     told = subprocess.run((sys.executable, "-c", command), stderr=subprocess.PIPE, timeout=PATIENCE_S, check=True).stderr
     assert [json.loads(line)["event"] for line in told.splitlines()] == ["child", "parent"]
