@@ -5,6 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine that is busy elsewhere makes an example late, and no example wrong.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 if not Path("/dev/nvidiactl").exists():
     # Without a GPU its kernels run in Triton's interpreter. That is decided when triton is imported, by whomever.

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class ServerProcess:

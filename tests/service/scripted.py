@@ -1,6 +1,7 @@
 """A model whose backend computes as the simulated one does, and does wrong what a test says: raise, hang, die, not start."""
 
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -41,7 +42,7 @@ class ScriptedModel(SimulatedModel):
     `gate`, if it is an event, holds each `collect` until the event is set; `load_gate` holds each `load`.
     """
 
-    def __init__(self, *, depth: int = 2, repeats: bool = False) -> None:
+    def __init__(self, *, depth: int = 2, repeats: bool = False, pace_s: float = 0.0) -> None:
         self.settings = SimulatedSteps(answer=Answer.REPEAT if repeats else Answer.ECHO, time_scale=0.0)
         super().__init__(self.settings)
         self.depth = depth
@@ -50,6 +51,8 @@ class ScriptedModel(SimulatedModel):
         self.launch_faults: list[BaseException | None] = []
         self.gate: threading.Event | None = None
         self.load_gate: threading.Event | None = None
+        self.pace_s = pace_s
+        """What each step takes longer: so that an answer is not over while this process stands still."""
         self.backends: list[ScriptedBackend] = []
         self.steps: list[Step] = []
 
@@ -79,6 +82,7 @@ class ScriptedBackend(SimulatedStepBackend):
 
     def collect(self) -> list[int]:
         tokens = super().collect()
+        time.sleep(self.model.pace_s)
         if self.model.gate is not None:
             self.model.gate.wait(GATE_S)
         _raise_next(self.model.step_faults)

@@ -48,7 +48,7 @@ async def test_the_model_is_the_backend_and_gets_the_last_message_of_the_user() 
 
 
 async def test_conversations_and_plain_inputs_share_batches() -> None:
-    async with serving(quick(**GENERATE, batch_timeout=0.05)) as server:
+    async with serving(quick(**GENERATE, max_batch_size=4, batch_timeout=5.0)) as server:
         asked = [run("plain"), ask("hello"), run("more"), ask("world", max_tokens=2)]
         answers = await asyncio.gather(*(server.ask(data) for data in asked))
         assert [answer.json.get("output", answer.json.get("content")) for answer in answers] == ["plain", "hello", "more", "wo"]

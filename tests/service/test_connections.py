@@ -54,7 +54,7 @@ async def test_an_error_ends_the_connection_too_if_the_client_said_so(path: str)
 
 
 async def test_an_idle_connection_is_closed_before_and_after_a_request(path: str) -> None:
-    async with serving(quick(keep_alive=0.02)) as server:
+    async with serving(quick(keep_alive=0.1)) as server:
         async with connected(server.port) as client:
             assert await client.read_to_end() == b""
         async with connected(server.port) as client:
@@ -65,7 +65,7 @@ async def test_an_idle_connection_is_closed_before_and_after_a_request(path: str
 @pytest.mark.parametrize("after_a_request", [False, True])
 async def test_empty_lines_are_no_life_sign(after_a_request: bool) -> None:
     """Old clients end a body with one; it may not keep a connection for ever."""
-    async with serving(quick(keep_alive=0.02)) as server, connected(server.port) as client:
+    async with serving(quick(keep_alive=0.1)) as server, connected(server.port) as client:
         if after_a_request:
             assert (await client.ask(run("hello"))).status == 200
         client.write(b"\r\n")
@@ -79,10 +79,10 @@ async def test_empty_lines_before_a_request_are_skipped() -> None:
 
 
 async def test_a_running_request_is_not_idle(path: str, gate: Gate) -> None:
-    settings = quick(backend=ASYNC_FAULTY, keep_alive=0.01, body_timeout=0.01)
+    settings = quick(backend=ASYNC_FAULTY, keep_alive=0.2, body_timeout=0.2)
     async with serving(settings) as server, connected(server.port) as client:
         client.write(run(gate.hold, path=path))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
         gate.open()
         assert (await client.read()).status == 200
 

@@ -33,7 +33,7 @@ async def test_a_chunked_body_that_does_not_end_is_given_up(path: str) -> None:
 
 
 async def test_a_byte_now_and_then_does_not_buy_time(path: str) -> None:
-    async with serving(quick(body_timeout=0.03, keep_alive=0.01)) as server, connected(server.port) as client:
+    async with serving(quick(body_timeout=0.3, keep_alive=0.2)) as server, connected(server.port) as client:
         reading = asyncio.ensure_future(client.read())
         for byte in request(path=path, headers={**KEY, "content-length": "100000"}) + b"x" * 100_000:
             client.write(bytes([byte]))

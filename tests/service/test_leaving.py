@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -47,15 +48,18 @@ async def test_who_waits_and_leaves_never_runs(path: str, gate: Gate) -> None:
         assert count(server, Outcome.CANCELLED) == 1
 
 
-async def test_who_runs_and_leaves_takes_nobody_along(path: str, gate: Gate) -> None:
+async def test_who_runs_and_leaves_takes_nobody_along(path: str, gate: Gate, tmp_path: Path) -> None:
     """B15: the outputs of those that left must not shift the others'."""
     async with serving(quick(backend=ASYNC_FAULTY, workers=1)) as server, AsyncExitStack() as clients:
         first = await clients.enter_async_context(connected(server.port))
-        first.write(run("SLEEP:0.02"))
+        until_all_wait = Gate(tmp_path / "all-wait")
+        first.write(run(until_all_wait.hold))
         await until(lambda: server.statistics.num_running == 1)
         others = [await clients.enter_async_context(connected(server.port)) for _ in range(30)]
         for number, client in enumerate(others):
             client.write(run(gate.hold if number == 0 else f"{number}", path=path))
+        await until(lambda: server.statistics.tiers[0].num_waiting == 30)
+        until_all_wait.open()
         await until(lambda: server.statistics.counters.batch_sizes == {1: 1, 30: 1})
         for number in range(0, 30, 3):
             others[number].leave()

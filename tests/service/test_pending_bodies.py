@@ -109,7 +109,7 @@ async def test_room_is_free_again_when_a_client_leaves(route: str) -> None:
 
 
 async def test_room_is_free_again_when_a_body_did_not_come_in_time(route: str) -> None:
-    async with serving(quick(body_timeout=0.05)) as server, AsyncExitStack() as clients:
+    async with serving(quick(body_timeout=0.2)) as server, AsyncExitStack() as clients:
         client = await stall(server, clients, stalled(route))
         assert (await client.read()).status == 408
         assert held(server) == 0

@@ -135,6 +135,7 @@ async def test_who_leaves_while_its_prompt_waits_takes_it_along(monkeypatch: pyt
         for number, client in enumerate(clients):
             (await client.__aenter__()).write(ask("x" * 5_000))
             await until(lambda number=number: server.service.prompter.num_pending_bytes == 5_016 * (number + 1))  # type: ignore[misc]
+        await until(lambda: held.num_held == 2)
         for client in clients:
             await client.__aexit__(None, None, None)
         await until(lambda: server.service.prompter.num_pending_bytes == 0)

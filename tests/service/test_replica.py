@@ -102,7 +102,7 @@ async def test_one_who_leaves_from_its_own_callback_hears_nothing_more() -> None
 
 
 async def test_usage_of_one_who_leaves_is_what_was_sampled() -> None:
-    model = ScriptedModel(repeats=True, depth=1)
+    model = ScriptedModel(repeats=True, depth=1, pace_s=0.005)
     async with running(model) as replica:
         told, usages = Transcript(), list[Usage]()
         sequence_id = replica.submit(ask("x" * 50, max_tokens=900), told)
@@ -153,7 +153,8 @@ async def test_a_full_queue_of_one_tier_keeps_no_higher_one_out() -> None:
     """The replica counted all that waited and refused paid requests at once, before the scheduler could let free ones give way:
     at three times the capacity half of the paid traffic was turned away that alone would have been served."""
     config = ReplicaConfig(num_blocks=256, max_num_seqs=1, max_model_len=4096, max_waiting=2)
-    async with running(ScriptedModel(repeats=True), config) as replica:
+    model = ScriptedModel(repeats=True, pace_s=0.005)
+    async with running(model, config) as replica:
         replica.submit(ask("runs", max_tokens=3000), Transcript())
         await until(lambda: replica.statistics().num_running == 1)
         free = [Transcript() for _ in range(2)]
@@ -166,6 +167,7 @@ async def test_a_full_queue_of_one_tier_keeps_no_higher_one_out() -> None:
         await until(lambda: all(transcript.end is not None for transcript in [*free, paid[2]]))
         assert {transcript.failed.outcome for transcript in [*free, paid[2]]} == {Outcome.REJECTED_CAPACITY}
         assert (paid[0].end, paid[1].end) == (None, None)
+        model.pace_s = 0.0
 
 
 async def test_who_is_refused_or_too_late_is_told_before_the_next_step_and_not_after_it() -> None:
@@ -270,7 +272,7 @@ async def test_draining_ends_what_was_accepted_and_refuses_the_rest() -> None:
 
 
 async def test_closing_ends_live_streams_and_the_thread() -> None:
-    model = ScriptedModel(repeats=True)
+    model = ScriptedModel(repeats=True, pace_s=0.005)
     replica = Replica(model, CONFIG)
     replica.start()
     await replica.wait_ready()

@@ -229,11 +229,13 @@ def test_a_descriptor_that_does_not_wait_is_waited_for() -> None:
 
 
 def test_a_close_does_not_wait_for_a_reader_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batcher.service.line_writer.CLOSE_S", 0.01)
     pipe = Pipe()
     pipe.fill()
     pipe.write(LINE)
-    pipe.log.close()
+    # Not at the end: there the thread would still write, into a descriptor that is closed or another test's.
+    with monkeypatch.context() as patch:
+        patch.setattr("batcher.service.line_writer.CLOSE_S", 0.01)
+        pipe.log.close()
     pipe.write(LINE)
     assert (pipe.log.statistics().num_waiting, pipe.log.statistics().num_dropped) == (1, 1)
     pipe.finish()

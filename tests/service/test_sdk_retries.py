@@ -100,4 +100,4 @@ async def test_the_client_does_not_come_back_where_it_cannot_help(
 async def test_a_client_that_waits_no_longer_says_so(vendor: Vendor, way: str) -> None:
     async with standing_in(SILENCE) as stand_in:
         with pytest.raises(vendor.module.APITimeoutError):
-            await vendor.create(way, stand_in.port, {"timeout": 0.05})
+            await vendor.create(way, stand_in.port, {"timeout": vendor.module.Timeout(10.0, read=0.5)})

@@ -1,9 +1,11 @@
 """One real Redis for the tests of a module, empty at the start of each; and a disk for those of the usage log."""
 
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -16,6 +18,7 @@ from benchmarks.redis_server import RedisServer
 from tests.service.stores.gateways import Gateways
 from tests.service.stores.scripted import ScriptedStore
 from tests.service.stores.usage_disk import Begin, Disk
+from tests.usage.examples import NOON
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +62,10 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
-    """Begins usage logs, closed at the end. Their thread does nothing by itself: a test calls `_sync` and `_recover`."""
+    """Begins usage logs, closed at the end. Their thread does nothing by itself: a test calls `_sync` and `_recover`. To them
+    it is the day of the examples, whatever day it is."""
     monkeypatch.setattr(usage_log, "_SYNC_S", 3600.0)
+    monkeypatch.setattr(usage_log, "time", SimpleNamespace(time=lambda: NOON, monotonic=time.monotonic))
     logs: list[UsageLog] = []
 
     def begin(*, on_failure: OnFailure = OnFailure.OPEN, segment_bytes: int = 2**20) -> UsageLog:

@@ -112,7 +112,7 @@ async def test_claims_and_answers_survive_a_crash_and_nothing_is_claimed_meanwhi
 
 
 async def test_a_keep_that_cannot_be_kept_says_so(redis_server: RedisServer) -> None:
-    async with opened(redis_server, timeout_s=0.05) as store:
+    async with opened(redis_server, timeout_s=1.0) as store:
         await store.claim("s", "body", "a")
         redis_server.kill()
         with pytest.raises(Overloaded):
