@@ -25,6 +25,7 @@ import typer
 
 from batcher.sim.tables import table
 from benchmarks.crash_callers import Books, Caller
+from benchmarks.ports import free_port
 from benchmarks.redis_server import RedisServer
 
 _START_S = 60.0
@@ -63,9 +64,7 @@ class Server:
     def __init__(self, folder: Path, *, redis_url: str | None) -> None:
         self.usage = folder / "usage"
         self._log = folder / "serve.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self._flags = ["--port", str(self.port), "--usage-dir", str(self.usage), "--request-log", "off"]
         self._flags += ["--workers", "4", "--service-time", "0.02", "--batch-timeout", "0.01"]
         self._flags += ["--redis", redis_url] if redis_url else []

@@ -9,7 +9,6 @@ that falls, too, and is as fast as the disk.
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from importlib.util import find_spec
@@ -17,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 import redis
+
+from benchmarks.ports import free_port
 
 _START_S = 10.0
 
@@ -33,7 +34,7 @@ class RedisServer:
     """Its port stays its own over restarts."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,10 +108,3 @@ class RedisServer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

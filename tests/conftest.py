@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-# A machine that is busy elsewhere makes an example late, and no example wrong.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+# A machine that is busy elsewhere makes an example late, and no example wrong; and what fails must fail for everybody.
+settings.register_profile("tests", derandomize=True, deadline=None)
+settings.load_profile("tests")
+
+for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS"):
+    os.environ.pop(name, None)  # How commands write to somebody's terminal is not what is tested.
 
 if not Path("/dev/nvidiactl").exists():
     # Without a GPU its kernels run in Triton's interpreter. That is decided when triton is imported, by whomever.

@@ -45,4 +45,4 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     for name in ("pipe", "."):
         with pytest.raises(OSError, match=r"no regular file|Is a directory"):
             open_regular(tmp_path / name)
-    assert os.listdir("/dev/fd") == before
+    assert set(os.listdir("/dev/fd")) <= set(before)

@@ -91,7 +91,10 @@ async def test_close_does_not_wait_for_a_hung_batch(attribute: str, tmp_path: Pa
     (tmp_path / "gate").touch()
 
 
-async def test_close_reports_a_backend_that_cannot_close(caplog: pytest.LogCaptureFixture) -> None:
+async def test_close_reports_a_backend_that_cannot_close(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "CLOSE_GRACE_S", 30.0)
     with caplog.at_level(logging.ERROR):
         async with loaded(odd("RaisesInClose")):
             pass
@@ -178,7 +181,10 @@ async def test_a_run_batch_that_cannot_be_called_fails_its_batch() -> None:
                 await asyncio.wait_for(backend.run_batch(["x"]), 5)
 
 
-async def test_a_close_that_cannot_be_called_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_close_that_cannot_be_called_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "CLOSE_GRACE_S", 30.0)
     with caplog.at_level(logging.ERROR):
         async with loaded(InlineBackend(TakesNoClose, name="odd")):  # type: ignore[arg-type]
             pass

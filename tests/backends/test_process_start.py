@@ -106,4 +106,4 @@ async def test_starts_and_ends_leave_no_file_open() -> None:
             await backend.run_batch(["x"])
         with pytest.raises(RemoteError):
             await odd("RaisesInLoad").load()
-    assert num_open_files() == before
+    assert num_open_files() <= before

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import backends
-from backends import wire
+from backends import process, wire
 from backends.process import RemoteError
 from tests.backends.hosting import FAULTY, START_TIMEOUT_S, in_process, loaded, odd
 
@@ -67,6 +67,7 @@ async def test_each_worker_has_one_instance_and_each_hook_is_called_once(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("FAULTY_LOG", str(log))
+    monkeypatch.setattr(process, "CLOSE_GRACE_S", 30.0)  # On a busy machine even the last words may take a second.
     make = backends.create(name, isolation="process", start_timeout_s=START_TIMEOUT_S)
     async with loaded(make(0)) as first, loaded(make(1)) as second:
         await first.run_batch(["a"])

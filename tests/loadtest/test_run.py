@@ -117,7 +117,7 @@ def test_what_is_no_http_is_a_transport_error() -> None:
 
 
 def test_a_request_without_an_answer_is_given_up() -> None:
-    report, _ = run_against(lambda asked: Answer(body=echo(asked).body, delay_s=30.0 * (asked.number == 3)), timeout_s=0.3)
+    report, _ = run_against(lambda asked: Answer(body=echo(asked).body, delay_s=30.0 * (asked.number == 3)), timeout_s=2.0)
     assert report.outcomes.get("timeout") == 1
     assert sum(report.outcomes.values()) == 60
 
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_a_run_with_what_was_measured() -> None:
         interrupt = (0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
         report = make_report(run(plan, actions=[interrupt]))
     assert report.verdict == "INVALID"
-    assert report.reasons[0].startswith("interrupted after 0.")
+    assert report.reasons[0].startswith("interrupted after ")
     assert 0 < report.sent < 60_000
     assert sum(report.outcomes.values()) == report.sent
     assert signal.getsignal(signal.SIGINT) == before

@@ -4,7 +4,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -92,13 +91,6 @@ def children_of(parent: int) -> list[int]:
         if int(fields[1]) == parent and fields[0] != "Z":
             children.append(int(stat.parent.name))
     return children
-
-
-def free_port() -> int:
-    """For a server whose log cannot be read."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def answers(url: str) -> bool:

@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from batcher.service.server import _most_connections, leave
-from tests.service.process import PATIENCE_S, ROOT, answers, free_port, serve_process
+from benchmarks.ports import free_port
+from tests.service.process import PATIENCE_S, ROOT, answers, serve_process
 from tests.service.serving import ASYNC_FAULTY, Gate
 from tests.service.wire_client import connected, run
 

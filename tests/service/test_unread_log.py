@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import pytest
 
 from batcher.service import log
-from tests.service.process import PATIENCE_S, answers, free_port
+from benchmarks.ports import free_port
+from tests.service.process import PATIENCE_S, answers
 from tests.service.serving import FAULTY
 
 SMALL = 4096

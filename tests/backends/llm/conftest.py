@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from tests.backends.llm.vocab import in_transformers, splitter, train
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
+def _one_thread() -> Iterator[None]:
     """Tiny models gain nothing from more threads, and sums stay in one order."""
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")

@@ -180,7 +180,7 @@ def test_kernels_run_on_torchs_own_threads(ops: CpuOps) -> None:
     num_threads = len(list(Path("/proc/self/task").iterdir()))
     linear(random(64, 576))
     ops.silu_mul(random(512, 1024))
-    assert len(list(Path("/proc/self/task").iterdir())) == num_threads
+    assert len(list(Path("/proc/self/task").iterdir())) <= num_threads
 
 
 def test_silu_of_what_is_huge(ops: CpuOps) -> None:
