@@ -4,7 +4,7 @@ import socket
 from random import SystemRandom
 
 _FIRST, _LAST = 20_000, 32_767
-"""Below those that systems give to outgoing connections (32768 and up on Linux, 49152 at IANA): such a one might have a server's
+"""Below those of outgoing connections (32768 and up on Linux, 49152 at IANA): such a one might have a server's
 port while it is down."""
 
 
