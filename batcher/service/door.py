@@ -56,14 +56,14 @@ class Door:
             self.check_length(int(length[:_MAX_LENGTH_DIGITS]))
         return caller
 
-    def check_early(self, caller: Caller, headers: Mapping[bytes, bytes]) -> None:
-        """Raises what this caller's requests are refused with at present, if they are. For the routes that make work.
+    def judge_early(self, caller: Caller, headers: Mapping[bytes, bytes]) -> ServiceError | None:
+        """What this caller's requests are refused with at present, if they are. For the routes that make work.
 
-        Of a small body it is not asked while there was room for everybody: it is there anyway, and will be judged.
+        Of a small body it is not asked while there was room for everybody: it is there anyway, and will be judged. Returned and
+        not raised: in a flood that is a twentieth of a refusal.
         """
         is_asked = self._clock() < self._busy_until_at or declared_length(headers) > SMALL_BODY_BYTES
-        if is_asked and (error := self.refuse_early(caller)) is not None:
-            raise error
+        return self.refuse_early(caller) if is_asked else None
 
     def note_busy(self) -> None:
         """Somebody was refused for a limit, as there was no room, or as something that is needed was away."""

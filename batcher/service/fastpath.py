@@ -153,17 +153,17 @@ class FastPathProtocol(TimedProtocol):
             return
         expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
         keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        front = endpoint.front
-        passage = front.open(endpoint.route, headers, find_request_id(headers))
+        passage = endpoint.front.open(endpoint.route, headers, find_request_id(headers))
         self.cycle = cycle = RunCycle(self, endpoint, passage, keep_alive=keep_alive, expects_continue=expects_continue)
         try:
             passage.model = endpoint.model_id
-            passage.enter(headers)
+            refusal = passage.enter(headers)
             if parser.should_upgrade():  # The parser skips the body of such a request.
                 raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:
-            is_small = declared_length(headers) <= SMALL_BODY_BYTES
-            cycle.refuse(error, reads_on=is_small and not expects_continue)
+            refusal = error
+        if refusal is not None:
+            cycle.refuse(refusal, reads_on=declared_length(headers) <= SMALL_BODY_BYTES and not expects_continue)
         self._enqueue(cycle, None)
 
     def _find_endpoint(self, headers: Mapping[bytes, bytes]) -> Endpoint | None:

@@ -158,10 +158,11 @@ class Passage:
         self.is_replayed = False
         """Whether it gets an answer that was kept."""
 
-    def enter(self, headers: Mapping[bytes, bytes]) -> None:
-        """Learns whose call it is. Raises the ServiceError for who may not come in, or may not now, before a body is read."""
+    def enter(self, headers: Mapping[bytes, bytes]) -> ServiceError | None:
+        """Learns whose call it is, before its body is read. Returns the refusal of who may not come in now; raises the
+        ServiceError for who may not at all."""
         self.caller = self.front.door.authenticate(headers)
-        self.front.door.check_early(self.caller, headers)
+        return self.front.door.judge_early(self.caller, headers)
 
     def note_first(self) -> None:
         if self.first_at is None:

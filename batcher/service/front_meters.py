@@ -43,7 +43,7 @@ class _Cell:
 
     __slots__ = ("answers", "outcomes", "refusals", "statuses")
 
-    def __init__(self, statuses: list[int], refusals: dict[Refused, int], answers: AnswerMeters | None) -> None:
+    def __init__(self, statuses: list[int], refusals: dict[str, int], answers: AnswerMeters | None) -> None:
         self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.statuses = statuses
         """Replies by the first digit of their status; `statuses[0]` stays empty."""
@@ -60,7 +60,7 @@ class FrontMeters:
         models = tuple(dict.fromkeys(models))
         tiers = tuple(tiers)
         self.statuses = {route: [0] * (1 + len(STATUSES)) for route in ROUTES}
-        self.refusals = {tier: dict.fromkeys(Refused, 0) for tier in (*tiers, NO_TIER)}
+        self.refusals: dict[str, dict[str, int]] = {tier: dict.fromkeys(Refused, 0) for tier in (*tiers, NO_TIER)}
         self.answers = {(tier, model): AnswerMeters() for tier in tiers for model in models}
         self.num_open_streams = 0
         """Whoever streams counts it up and down."""
@@ -83,7 +83,7 @@ class FrontMeters:
         cell.outcomes[outcome] += 1
         cell.statuses[line.status // 100] += 1
         if line.refused:
-            cell.refusals[Refused(line.refused)] += 1
+            cell.refusals[line.refused] += 1
         answers = cell.answers
         if answers is not None and not line.is_replayed:
             answers.input_tokens += line.input_tokens

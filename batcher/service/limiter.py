@@ -11,6 +11,7 @@ limit asks nobody.
 Each Admitted ends exactly once. One that comes when its caller has left is given back.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from math import ceil, inf
@@ -26,6 +27,10 @@ from batcher.errors import MAX_RETRY_AFTER_S, InvalidRequest, Overloaded, RateLi
 from batcher.service.auth import Caller
 from batcher.service.limits import LimitStore, Verdict
 from batcher.service.records import Refused
+
+_REMEMBERED_S = 0.02
+"""For so long a key without room is refused in the same words: a flood of one key costs a third less then (F3), and what it is
+told of the seconds left is no older than that."""
 
 _MAX_BILLS = 10_000
 """Keys whose subjects are kept ready, some 10 MB. Beyond it all are built anew, a microsecond each."""
@@ -60,10 +65,10 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 class LimitReached(RateLimited):
     """429, and how its caller stands; None where that would tell of room, as it is the tier's limit that has none."""
 
-    def __init__(self, message: str, *, retry_after_s: int, standing: Standing | None, is_tokens: bool) -> None:
-        refused = Refused.RATE_TOKENS if is_tokens else Refused.RATE_REQUESTS
-        super().__init__(message, retry_after_s=retry_after_s, refused=refused)
+    def __init__(self, message: str, *, retry_after_s: int, standing: Standing | None, kind: LimitKind) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, refused=_REFUSED[kind])
         self.standing = standing
+        self.kind = kind
 
 
 class LimitsAway(Overloaded):
@@ -87,8 +92,8 @@ class LimiterStatistics(msgspec.Struct, frozen=True):
     """By tier. Every pair of configured tier and kind is there."""
 
 
-class _Bill(msgspec.Struct, frozen=True, gc=False):
-    """Whom a caller's requests are charged to."""
+class _Bill(msgspec.Struct):
+    """Whom a caller's requests are charged to, and what the caller was last refused for, as long as that is surely so."""
 
     caller: Caller
     factor: float
@@ -97,6 +102,9 @@ class _Bill(msgspec.Struct, frozen=True, gc=False):
     unscaled: tuple[Subject, ...]
     max_tokens: float
     """What no minute has room for more than."""
+    refusal: LimitReached | None = None
+    """Of the key's own limit. Nothing was given back to it since, and what others are charged gives it no room."""
+    refused_until_at: float = -inf
 
 
 class Limiter:
@@ -112,10 +120,12 @@ class Limiter:
         store: LimitStore,
         *,
         limit_factor: Callable[[str], float] = lambda tier: 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`limit_factor` gives the part of a tier's limits that is in force now, above 0 and at most 1."""
         self._store = store
         self._limit_factor = limit_factor
+        self._clock = clock
         self._estimator = create_estimator(config.token_estimate)
         self._totals = {tier.name: Subject(f"tier:{tier.name}", tier.total_limit) for tier in tiers}
         self._unlimited_tiers = frozenset(name for name, total in self._totals.items() if total.limit.is_unlimited)
@@ -164,6 +174,7 @@ class Limiter:
         self._store.settle(admitted.reservation, admitted.num_input + output_tokens)
         if admitted.model:
             self._estimator.learn(admitted.key_id, admitted.model, output_tokens)
+        self._forget_refusal(admitted.key_id)
         self._num_open -= 1
         self._num_settled += 1
 
@@ -172,6 +183,7 @@ class Limiter:
         if admitted.reservation is None:
             return
         self._store.give_back(admitted.reservation)
+        self._forget_refusal(admitted.key_id)
         self._num_open -= 1
         self._num_given_back += 1
 
@@ -182,9 +194,17 @@ class Limiter:
         """
         if self._is_unlimited(caller):
             return None
-        bill = self._bill(caller)
+        bill, now = self._bill(caller), self._clock()
+        if (error := bill.refusal) is not None and now < bill.refused_until_at:
+            self._num_refused[caller.tier, error.kind] += 1
+            return error
         refusal = self._store.peek(bill.subjects)
-        return None if refusal is None else self._refuse(refusal, bill)
+        if refusal is None:
+            return None
+        error = self._refuse(refusal, bill)
+        if refusal.subject.name.startswith("key:"):
+            bill.refusal, bill.refused_until_at = error, now + min(_REMEMBERED_S, refusal.retry_after_s)
+        return error
 
     def room(self, caller: Caller) -> float:
         """Tokens of the largest request that this caller's limits would ever let in."""
@@ -211,6 +231,12 @@ class Limiter:
         bill = self._bills[caller.key_id] = _Bill(caller, factor, scaled, unscaled, max_tokens)
         return bill
 
+    def _forget_refusal(self, key_id: str) -> None:
+        """There may be room."""
+        bill = self._bills.get(key_id)
+        if bill is not None:
+            bill.refusal = None
+
     def _refusal(self, verdict: LimitRefusal | StoreAway, bill: _Bill) -> LimitReached | LimitsAway:
         if isinstance(verdict, LimitRefusal):
             return self._refuse(verdict, bill)
@@ -223,16 +249,23 @@ class Limiter:
 
     def _refuse(self, refusal: LimitRefusal, bill: _Bill) -> LimitReached:
         subject, tier = refusal.subject, bill.caller.tier
-        self._num_refused[tier, _KINDS[subject.name.startswith("key:"), refusal.is_tokens]] += 1
+        kind = _KINDS[subject.name.startswith("key:"), refusal.is_tokens]
+        self._num_refused[tier, kind] += 1
         tightened = f"; it is tightened to {bill.factor:.0%} while the server is under load" if bill.factor < 1.0 else ""
         return LimitReached(
             f"{_in_words(subject, tier, is_tokens=refusal.is_tokens)} has no room for this request now{tightened}",
             retry_after_s=_whole(refusal.retry_after_s),
             standing=refusal.standing if subject.name == bill.subjects[0].name else None,
-            is_tokens=refusal.is_tokens,
+            kind=kind,
         )
 
 
+_REFUSED = {
+    LimitKind.KEY_REQUESTS: Refused.RATE_REQUESTS,
+    LimitKind.KEY_TOKENS: Refused.RATE_TOKENS,
+    LimitKind.TIER_REQUESTS: Refused.RATE_REQUESTS,
+    LimitKind.TIER_TOKENS: Refused.RATE_TOKENS,
+}
 _KINDS = {
     (True, False): LimitKind.KEY_REQUESTS,
     (True, True): LimitKind.KEY_TOKENS,

@@ -48,7 +48,8 @@ class ConversationsAsgi:
         call = _Call(self._front, self._answerer, self._http, dialect, passage)
         try:
             passage.caller = scope.get(CALLER) or self._front.door.authenticate(headers)
-            self._front.door.check_early(passage.caller, headers)
+            if (refusal := self._front.door.judge_early(passage.caller, headers)) is not None:
+                raise refusal
             with self._front.door.bodies.open(passage.caller.tenant) as pending:
                 body = await read_body(receive, door=self._front.door, pending=pending, timeout_s=self._http.body_timeout_s)
                 conversation = dialect.decode(body)

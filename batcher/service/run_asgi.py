@@ -29,7 +29,8 @@ class RunAsgi:
         scope[PASSAGE] = passage  # Where a bug of ours is answered, it is ended.
         try:
             passage.model = self._endpoint.model_id
-            passage.enter(headers)
+            if (refusal := passage.enter(headers)) is not None:
+                raise refusal
             door, key = self._front.door, headers.get(b"idempotency-key")
             with door.bodies.open(passage.caller.tenant) as pending:
                 body = await read_body(receive, door=door, pending=pending, timeout_s=self._body_timeout_s)

@@ -25,7 +25,7 @@ def a_limiter(clock: Clock, *, factors: dict[str, float] | None = None, estimate
     known = {} if factors is None else factors
     config = LimitsConfig(token_estimate=TokenEstimate(estimate))
     store = MemoryLimits(max_keys=100, clock=clock)
-    return Limiter(config, TIERS, store, limit_factor=lambda tier: known.get(tier, 1.0))
+    return Limiter(config, TIERS, store, limit_factor=lambda tier: known.get(tier, 1.0), clock=clock)
 
 
 def ask(limiter: Limiter, caller: Caller, num_input: int = 10, max_output: int = 20, *, model: str = "m") -> Judgement:

@@ -190,11 +190,10 @@ def test_who_has_a_key_may_be_refused_before_its_body_is_read(door: Door) -> Non
         return RateLimited("later", retry_after_s=3) if caller.tier == "free" else None
 
     paid, free = door.authenticate(PAID), door.authenticate({b"x-api-key": b"dev-free"})
-    door.check_early(free, LARGE)
+    assert door.judge_early(free, LARGE) is None
     door.refuse_early = refuse_free
-    door.check_early(paid, LARGE)
-    with pytest.raises(RateLimited, match="later"):
-        door.check_early(free, LARGE)
+    assert door.judge_early(paid, LARGE) is None
+    assert isinstance(door.judge_early(free, LARGE), RateLimited)
     assert asked == ["dev-paid", "dev-free"]
 
 
@@ -208,18 +207,18 @@ def test_it_is_asked_before_large_bodies_and_before_all_for_a_second_after_a_ref
     door = Door(keys=DevelopmentKeys(TIERS), http=HttpConfig(), clock=lambda: now)
     caller = door.authenticate(PAID)
     door.refuse_early = note
-    door.check_early(caller, SMALL)
-    door.check_early(caller, {})
+    door.judge_early(caller, SMALL)
+    door.judge_early(caller, {})
     assert asked == []
-    door.check_early(caller, LARGE)
-    door.check_early(caller, {b"transfer-encoding": b"chunked"})
+    door.judge_early(caller, LARGE)
+    door.judge_early(caller, {b"transfer-encoding": b"chunked"})
     assert len(asked) == 2
     door.note_busy()
     now = 100.9
-    door.check_early(caller, SMALL)
+    door.judge_early(caller, SMALL)
     assert len(asked) == 3
     now = 101.0
-    door.check_early(caller, SMALL)
+    door.judge_early(caller, SMALL)
     assert len(asked) == 3
 
 

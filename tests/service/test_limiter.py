@@ -208,6 +208,59 @@ def test_who_waits_for_several_of_his_requests_to_leave_is_let_in_then(clock: Cl
     assert all(1 <= seconds <= 60 for seconds in told)
 
 
+def test_a_key_without_room_is_refused_in_the_same_words_for_a_moment(clock: Clock) -> None:
+    """And counted each time; what its seconds have become is told when they may have become others."""
+    limiter = a_limiter(clock)
+    for _ in range(2):
+        admitted(ask(limiter, ANN))
+    first = refused(limiter.peek(ANN))
+    clock.now += 0.01
+    assert limiter.peek(ANN) is first
+    clock.now += 1.01
+    later = refused(limiter.peek(ANN))
+    assert (first.retry_after_s, later.retry_after_s) == (60, 59)
+    assert num_refused(limiter) == {("paid", LimitKind.KEY_REQUESTS): 3}
+
+
+def test_what_was_refused_a_moment_ago_is_let_in_when_there_is_room(clock: Clock) -> None:
+    """Its own request was given back or cost less, its minute is over, or its limit is another."""
+    limiter = a_limiter(clock)
+    one = admitted(ask(limiter, ANN, 10, 20))
+    other = admitted(ask(limiter, ANN, 10, 60))
+    refused(limiter.peek(ANN))
+    limiter.give_back(one)
+    assert limiter.peek(ANN) is None
+
+    third = admitted(ask(limiter, ANN, 10, 20))
+    refused(limiter.peek(ANN))
+    assert limiter.peek(msgspec.structs.replace(ANN, limit=RateLimit(3, 1000))) is None
+    refused(limiter.peek(ANN))
+    clock.now += 59.995
+    refused(limiter.peek(ANN))
+    clock.now += 0.005
+    assert limiter.peek(ANN) is None
+    limiter.settle(other, 60)
+    limiter.settle(third, 20)
+
+
+def test_a_key_that_cost_fewer_tokens_than_reserved_is_let_in_at_once(clock: Clock) -> None:
+    limiter = a_limiter(clock)
+    reserved = admitted(ask(limiter, ANN, 10, 90))
+    assert refused(limiter.peek(ANN)).kind is LimitKind.KEY_TOKENS
+    limiter.settle(reserved, 5)
+    assert limiter.peek(ANN) is None
+
+
+def test_a_tier_without_room_is_asked_each_time(clock: Clock) -> None:
+    """Anybody of it may give back."""
+    limiter = a_limiter(clock)
+    eve = msgspec.structs.replace(BOB, tenant="eve", key_id="key_eve")
+    reserved = [admitted(ask(limiter, caller, 1, 1)) for caller in (BOB, BOB, eve, eve)]
+    assert refused(limiter.peek(BOB)).kind is LimitKind.TIER_REQUESTS
+    limiter.give_back(reserved[-1])
+    assert limiter.peek(BOB) is None
+
+
 def test_a_key_whose_limit_was_changed_has_the_new_one(clock: Clock) -> None:
     limiter = a_limiter(clock)
     for _ in range(2):

@@ -97,7 +97,7 @@ async def test_who_is_refused_for_that_counts_as_capacity(path: str) -> None:
     async with serving(quick(max_body_bytes=40_000, max_pending_body_bytes=BUDGET)) as server, AsyncExitStack() as clients:
         await stall(server, clients, stalled(path))
         assert (await server.ask(stalled(path))).status == 529
-        assert server.service.front.meters.refusals["paid"]["capacity"] == 1  # type: ignore[index]
+        assert server.service.front.meters.refusals["paid"]["capacity"] == 1
 
 
 async def test_room_is_free_again_when_a_client_leaves(route: str) -> None:

@@ -8,6 +8,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from errno import ENOSPC
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -185,6 +187,46 @@ def test_a_write_is_never_mixed_with_another_thread_s() -> None:
     assert len(writes) > 3
     assert all(chunk.startswith(b"{") and chunk.endswith(b"}\n") and len(chunk) <= MAX_CHUNK_BYTES for chunk in writes)
     assert b"".join(writes).count(b"\n") == 100
+
+
+def test_a_file_is_written_in_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, write = [], os.write
+    with (tmp_path / "log").open("wb") as file:
+
+        def note(fd: int, data: bytes) -> int:
+            sizes.extend([len(data)] if fd == file.fileno() else [])
+            return write(fd, data)
+
+        monkeypatch.setattr(os, "write", note)
+        request_log = RequestLog(file.fileno(), gather_s=0.001)
+        for line in numbered(*range(1000)):
+            request_log.write(line)
+        request_log.start()
+        request_log.close()
+    assert len(sizes) == 2
+    assert sum(sizes) == (tmp_path / "log").stat().st_size
+    assert len(parsed((tmp_path / "log").read_bytes().splitlines(keepends=True))) == 1000
+
+
+def test_a_disk_that_is_full_costs_the_lines_that_it_did_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    with (tmp_path / "log").open("wb") as file:
+
+        def until_full(fd: int, data: bytes) -> int:
+            room = 1000 - file.tell() if fd == file.fileno() else len(data)
+            if not room:
+                raise OSError(ENOSPC, "No space left on device")
+            return write(fd, data[:room])
+
+        monkeypatch.setattr(os, "write", until_full)
+        request_log = RequestLog(file.fileno(), gather_s=0.001)
+        for line in numbered(*range(10)):
+            request_log.write(line)
+        request_log.start()
+        request_log.close()
+    num_whole = (tmp_path / "log").read_bytes().count(b"\n")
+    assert 0 < num_whole < 10
+    assert request_log.statistics() == LinesStatistics(0, num_whole, 0, 10 - num_whole)
 
 
 def test_a_line_that_is_longer_than_a_chunk_is_written_whole(pipe: Pipe) -> None:
