@@ -29,8 +29,8 @@ from batcher.service.limits import LimitStore, Verdict
 from batcher.service.records import Refused
 
 _REMEMBERED_S = 0.02
-"""For so long a key without room is refused in the same words: a flood of one key costs a third less then (F3), and what it is
-told of the seconds left is no older than that."""
+"""For so long a key without room is refused in the same words, and what it is told of the seconds left is no older than that.
+To look again and to word it anew is a seventh of what a refusal costs in a flood."""
 
 _MAX_BILLS = 10_000
 """Keys whose subjects are kept ready, some 10 MB. Beyond it all are built anew, a microsecond each."""

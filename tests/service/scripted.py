@@ -50,6 +50,8 @@ class ScriptedModel(SimulatedModel):
         self.step_faults: list[BaseException | None] = []
         self.launch_faults: list[BaseException | None] = []
         self.gate: threading.Event | None = None
+        self.num_held = 0
+        """Calls of `collect` that the gate has held, or holds."""
         self.load_gate: threading.Event | None = None
         self.pace_s = pace_s
         """What each step takes longer: so that an answer is not over while this process stands still."""
@@ -83,8 +85,9 @@ class ScriptedBackend(SimulatedStepBackend):
     def collect(self) -> list[int]:
         tokens = super().collect()
         time.sleep(self.model.pace_s)
-        if self.model.gate is not None:
-            self.model.gate.wait(GATE_S)
+        if (gate := self.model.gate) is not None:
+            self.model.num_held += 1
+            gate.wait(GATE_S)
         _raise_next(self.model.step_faults)
         return self.change_tokens(tokens)
 

@@ -178,7 +178,7 @@ async def test_who_is_refused_or_too_late_is_told_before_the_next_step_and_not_a
         this_step, next_step = threading.Event(), threading.Event()
         model.gate = this_step
         replica.submit(ask("runs", max_tokens=5), Transcript())
-        await until(lambda: bool(model.steps))
+        await until(lambda: model.num_held == 1)
         late, refused = Transcript(), Transcript()
         replica.submit(ask("late", deadline_at=time.monotonic()), late)
         replica.submit(ask("too long", max_tokens=5000), refused)
