@@ -158,7 +158,7 @@ class FastPathProtocol(TimedProtocol):
         try:
             passage.model = endpoint.model_id
             refusal = passage.enter(headers)
-            if parser.should_upgrade():  # The parser skips the body of such a request.
+            if refusal is None and parser.should_upgrade():  # The parser skips the body of such a request.
                 raise InvalidRequest("this server speaks HTTP/1.1 only: leave the Upgrade header out")
         except ServiceError as error:
             refusal = error

@@ -8,6 +8,9 @@ limit asks nobody.
                      └─> give_back   it was not: as if it had never been
             ─an error──> (nothing)
 
+A key that was refused a moment ago is refused in the same words, without asking: most of a flood is such. To remember it for as
+long as Retry-After says was refused: the seconds that are told would stay, and room that another gateway gives be nobody's.
+
 Each Admitted ends exactly once. One that comes when its caller has left is given back.
 """
 
@@ -33,7 +36,7 @@ _REMEMBERED_S = 0.02
 To look again and to word it anew is a seventh of what a refusal costs in a flood."""
 
 _MAX_BILLS = 10_000
-"""Keys whose subjects are kept ready, some 10 MB. Beyond it all are built anew, a microsecond each."""
+"""Keys whose subjects, and last refusals, are kept ready: some 15 MB. Beyond it all are built anew, a microsecond each."""
 
 
 class LimitKind(StrEnum):
@@ -93,7 +96,7 @@ class LimiterStatistics(msgspec.Struct, frozen=True):
 
 
 class _Bill(msgspec.Struct):
-    """Whom a caller's requests are charged to, and what the caller was last refused for, as long as that is surely so."""
+    """Whom a caller's requests are charged to, and the refusal that the caller is told meanwhile."""
 
     caller: Caller
     factor: float
@@ -103,14 +106,17 @@ class _Bill(msgspec.Struct):
     max_tokens: float
     """What no minute has room for more than."""
     refusal: LimitReached | None = None
-    """Of the key's own limit. Nothing was given back to it since, and what others are charged gives it no room."""
+    """Of the key's own limit, to which nothing was given back since. What others are charged or given back gives it no room,
+    unless the store's table is full and forgets it."""
     refused_until_at: float = -inf
+    """When the limit may have room, or the words may be others; it is asked again from then on."""
 
 
 class Limiter:
     """Lives on the event loop of its store.
 
-    `_bills` are by key id, each good for the caller and the factor that it was made for. `_totals` are the tiers' own subjects.
+    `_bills` are by key id, each good for the caller and the factor that it was made for; `peek` remembers its refusal, and what
+    gives the key room forgets it. `_totals` are the tiers' own subjects.
     """
 
     def __init__(

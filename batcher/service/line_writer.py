@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-MAX_CHUNK_BYTES = 4096
+MAX_PIPE_CHUNK_BYTES = 4096
 """Of one write (PIPE_BUF), in whole lines: into a pipe such a one is never mixed with what another thread or process writes. A
 line that is longer, as a traceback may be, is a write alone."""
 _MAX_FILE_CHUNK_BYTES = 2**20
@@ -28,6 +28,7 @@ CLOSE_S = 2.0
 _MAX_TAKEN = 512
 """Lines that are encoded together: a quarter of a millisecond that the loop may have to wait for the interpreter."""
 STDERR = 2
+_END = ord("\n")
 
 Line = TypeVar("Line")
 
@@ -40,7 +41,7 @@ class LinesStatistics(msgspec.Struct, frozen=True):
     num_dropped: int
     """That there was no room for. Said in the log too, as soon as it takes lines again."""
     num_failed: int
-    """Lost as the descriptor took nothing: nobody reads it any more."""
+    """Lost as the descriptor did not take them: nobody reads it any more, or the disk behind it is full."""
 
 
 NO_LINES = LinesStatistics(0, 0, 0, 0)
@@ -58,12 +59,15 @@ class LineWriter(Generic[Line]):
         self._encode = encode
         self._name = name
         self._fd = fd
-        self._max_chunk_bytes = _MAX_FILE_CHUNK_BYTES if _is_file(fd) else MAX_CHUNK_BYTES
+        # As it is now: what is put in the descriptor's place later had better be of the same kind.
+        self._chunk_bytes = _MAX_FILE_CHUNK_BYTES if _is_file(fd) else MAX_PIPE_CHUNK_BYTES
         self._gather_s = gather_s
         self._max_lines = max_lines
         self._lines: deque[Line] = deque()
         self._num_taken = 0
         """Lines that the thread is writing now; they count against the bound."""
+        self._is_torn = False
+        """Whether what was written last is the beginning of a line of which no more was taken: the next begins a new one."""
         self._num_told = 0
         self._wake = threading.Event()
         self._is_closing = threading.Event()
@@ -111,7 +115,7 @@ class LineWriter(Generic[Line]):
         while num := min(len(self._lines), _MAX_TAKEN):
             lines = [self._lines.popleft() for _ in range(num)]
             self._num_taken = num
-            for chunk in _chunks(self._encode(lines), self._max_chunk_bytes):
+            for chunk in _chunks(self._encode(lines), self._chunk_bytes):
                 num_lines, num_written = chunk.count(b"\n"), self._put(chunk)
                 self._num_written += num_written
                 self._num_failed += num_lines - num_written
@@ -120,18 +124,27 @@ class LineWriter(Generic[Line]):
             self._num_told += num_dropped
 
     def _put(self, chunk: bytes) -> int:
-        """Waits until it is written. Returns how many of its lines were: the rest cannot ever be."""
-        at = 0
-        rest = memoryview(chunk)
+        """Waits until it is written. Returns how many of its lines were: the others cannot ever be."""
+        if self._is_torn:
+            chunk = b"\n" + chunk
+        at, data = 0, memoryview(chunk)
         while at < len(chunk):
             try:
-                at += os.write(self._fd, rest[at:])
+                at += os.write(self._fd, data[at:])
             except BlockingIOError:
                 # Somebody has made the descriptor one that does not wait.
-                select.select([], [self._fd], [])
+                self._wait_writable()
             except OSError:
                 break
-        return chunk.count(b"\n", 0, at)
+        num_lines = chunk.count(b"\n", 0, at) - (self._is_torn and at > 0)
+        if at:
+            self._is_torn = chunk[at - 1] != _END
+        return num_lines
+
+    def _wait_writable(self) -> None:
+        poll = select.poll()  # `select.select` knows no descriptor above 1023.
+        poll.register(self._fd, select.POLLOUT)
+        poll.poll()
 
     def _dropped(self, num: int) -> bytes:
         line = {

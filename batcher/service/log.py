@@ -73,17 +73,17 @@ class _Handler(logging.Handler):
 @contextmanager
 def configured(level: str, *, fd: int = STDERR) -> Iterator[None]:
     """Meanwhile every logger of this process speaks through one handler; at the end what waits is written, if a reader takes
-    it in time, and all is as it was before."""
+    it in time, and all is as it was before. Not twice at once; and what is logged while it ends is lost."""
     root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
     levels = [(logger, logger.level) for logger in (root, uvicorn, _logger)]
     handlers = root.handlers[:]
     handler = _Handler(fd)
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    # Its warnings are what a client does wrong, and each such request has its own line in the request log.
-    uvicorn.setLevel(logging.ERROR)
-    _logger.setLevel(level.upper())
     try:
+        root.handlers[:] = [handler]
+        root.setLevel(logging.WARNING)
+        # Its warnings are what a client does wrong, and each such request has its own line in the request log.
+        uvicorn.setLevel(logging.ERROR)
+        _logger.setLevel(level.upper())
         yield
     finally:
         handler.close()

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from batcher.config import TierConfig
 from batcher.errors import Overloaded
+from batcher.service.limiter import LimitKind
 from batcher.service.records import OTHER, Route
 from tests.service.errors import assert_error
 from tests.service.serving import ASYNC_FAULTY, Gate, quick, serving, until
@@ -228,6 +230,19 @@ async def test_an_upgrade_is_refused(path: str, protocol: str) -> None:
         )
         assert_error(response, 400, "invalid_request_error")
         assert await client.read_to_end() == b""
+
+
+async def test_an_upgrade_beyond_a_limit_is_refused_for_the_limit(path: str) -> None:
+    """It was counted as such, and then told to be invalid."""
+    tiers = (TierConfig("paid", requests_per_minute=1), TierConfig("free"))
+    async with serving(quick(tiers=tiers)) as server:
+        assert (await server.ask(run("first", path=path))).status == 200
+        for headers in ({}, {"connection": "Upgrade", "upgrade": "h2c"}):
+            refused = await server.ask(run("more", path=path, **headers))
+            assert (refused.status, "retry-after" in refused.headers) == (429, True)
+        front = server.service.front
+        assert front.limiter.statistics().num_refused["paid", LimitKind.KEY_REQUESTS] == 2
+        assert front.meters.refusals["paid"]["rate_requests"] == 2
 
 
 async def test_an_upgrade_offered_where_there_is_no_body_is_ignored() -> None:

@@ -241,6 +241,7 @@ def test_what_was_refused_a_moment_ago_is_let_in_when_there_is_room(clock: Clock
     assert limiter.peek(ANN) is None
     limiter.settle(other, 60)
     limiter.settle(third, 20)
+    assert limiter.statistics().num_open == 0
 
 
 def test_a_key_that_cost_fewer_tokens_than_reserved_is_let_in_at_once(clock: Clock) -> None:

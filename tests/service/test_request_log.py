@@ -6,38 +6,16 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterator
-from errno import ENOSPC
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from batcher.service import log
-from batcher.service.line_writer import MAX_CHUNK_BYTES, LinesStatistics
-from batcher.service.records import RequestLine, Route
+from batcher.service.line_writer import MAX_PIPE_CHUNK_BYTES, LinesStatistics
+from batcher.service.records import RequestLine
 from batcher.service.request_log import RequestLog
-from batcher.types import Outcome
-
-LINE = RequestLine(
-    at=1_700_000_000.25,
-    request_id="req_1",
-    route=Route.MESSAGES,
-    status=200,
-    outcome=Outcome.OK,
-    e2e_s=0.5,
-    key="key_1",
-    tenant="acme",
-    tier="paid",
-    model="simulated",
-    is_streamed=True,
-    input_tokens=3,
-    output_tokens=4,
-    ttft_s=0.25,
-    trace_id="0af7651916cd43dd8448eb211c80319c",
-)
+from tests.service.request_lines import LINE, numbered, parsed, until
 
 
 class Reading(threading.Thread):
@@ -90,22 +68,6 @@ def pipe() -> Iterator[Pipe]:
     yield pipe
     if pipe.writer >= 0:
         pipe.finish()
-
-
-def parsed(lines: list[bytes]) -> list[dict[str, Any]]:
-    assert all(line.endswith(b"\n") for line in lines)
-    return [json.loads(line) for line in lines if line.strip()]
-
-
-def numbered(*numbers: int) -> list[RequestLine]:
-    return [msgspec.structs.replace(LINE, request_id=f"req_{number}") for number in numbers]
-
-
-def until(is_true: Any) -> None:
-    deadline = time.monotonic() + 30.0
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_a_line_has_the_shape_of_every_other_line(pipe: Pipe) -> None:
@@ -185,54 +147,14 @@ def test_a_write_is_never_mixed_with_another_thread_s() -> None:
         writes.append(chunk)
     os.close(reader)
     assert len(writes) > 3
-    assert all(chunk.startswith(b"{") and chunk.endswith(b"}\n") and len(chunk) <= MAX_CHUNK_BYTES for chunk in writes)
+    assert all(chunk.startswith(b"{") and chunk.endswith(b"}\n") and len(chunk) <= MAX_PIPE_CHUNK_BYTES for chunk in writes)
     assert b"".join(writes).count(b"\n") == 100
 
 
-def test_a_file_is_written_in_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, write = [], os.write
-    with (tmp_path / "log").open("wb") as file:
-
-        def note(fd: int, data: bytes) -> int:
-            sizes.extend([len(data)] if fd == file.fileno() else [])
-            return write(fd, data)
-
-        monkeypatch.setattr(os, "write", note)
-        request_log = RequestLog(file.fileno(), gather_s=0.001)
-        for line in numbered(*range(1000)):
-            request_log.write(line)
-        request_log.start()
-        request_log.close()
-    assert len(sizes) == 2
-    assert sum(sizes) == (tmp_path / "log").stat().st_size
-    assert len(parsed((tmp_path / "log").read_bytes().splitlines(keepends=True))) == 1000
-
-
-def test_a_disk_that_is_full_costs_the_lines_that_it_did_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-    with (tmp_path / "log").open("wb") as file:
-
-        def until_full(fd: int, data: bytes) -> int:
-            room = 1000 - file.tell() if fd == file.fileno() else len(data)
-            if not room:
-                raise OSError(ENOSPC, "No space left on device")
-            return write(fd, data[:room])
-
-        monkeypatch.setattr(os, "write", until_full)
-        request_log = RequestLog(file.fileno(), gather_s=0.001)
-        for line in numbered(*range(10)):
-            request_log.write(line)
-        request_log.start()
-        request_log.close()
-    num_whole = (tmp_path / "log").read_bytes().count(b"\n")
-    assert 0 < num_whole < 10
-    assert request_log.statistics() == LinesStatistics(0, num_whole, 0, 10 - num_whole)
-
-
 def test_a_line_that_is_longer_than_a_chunk_is_written_whole(pipe: Pipe) -> None:
-    pipe.write(msgspec.structs.replace(LINE, tenant="x" * 3 * MAX_CHUNK_BYTES), LINE)
+    pipe.write(msgspec.structs.replace(LINE, tenant="x" * 3 * MAX_PIPE_CHUNK_BYTES), LINE)
     first, second = parsed(pipe.finish())
-    assert (len(first["tenant"]), second["tenant"]) == (3 * MAX_CHUNK_BYTES, "acme")
+    assert (len(first["tenant"]), second["tenant"]) == (3 * MAX_PIPE_CHUNK_BYTES, "acme")
 
 
 def test_a_reader_that_stops_costs_lines_and_nobody_s_time() -> None:
