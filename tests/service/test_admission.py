@@ -201,7 +201,7 @@ async def test_free_is_told_when_paid_took_its_place_after_it_was_let_in(monkeyp
     """B59: it does not wait for its own deadline."""
     monkeypatch.setattr(start_gate, "MAX_LATE", 2.0)
     model = ScriptedModel()
-    tiers = (TierConfig("paid", start_budget_s=60.0), TierConfig("free", start_budget_s=0.1))
+    tiers = (TierConfig("paid", start_budget_s=3600.0), TierConfig("free", start_budget_s=0.1))
     async with a_replica(model, tiers=tiers) as (replica, _):
         model.gate = threading.Event()
         free = Transcript()

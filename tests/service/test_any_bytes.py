@@ -67,7 +67,7 @@ async def test_any_mix_of_requests_is_answered_in_order(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 async def test_any_damage_costs_only_its_own_connection(seed: int) -> None:
     random = Random(seed)
-    async with serving(quick(service_time=0.001, body_timeout=0.05, keep_alive=0.05)) as server:
+    async with serving(quick(service_time=0.001, body_timeout=0.05, keep_alive=0.3)) as server:
         for _ in range(10):
             await _damage(random, server)
             assert (await server.ask(run("unharmed"))).json["output"] == "unharmed"

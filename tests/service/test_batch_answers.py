@@ -78,7 +78,7 @@ async def test_who_leaves_gives_its_place_back(is_streamed: bool, gate: Gate) ->
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_over_the_wait_budget_and_over_the_time_it_is_refused(is_streamed: bool, gate: Gate) -> None:
-    tiers = (TierConfig("paid", wait_budget_s=60.0), TierConfig("free", wait_budget_s=0.0))
+    tiers = (TierConfig("paid", wait_budget_s=3600.0), TierConfig("free", wait_budget_s=0.0))
     settings = quick(backend=ASYNC_FAULTY, workers=1, max_batch_size=1, service_time=1.0, tiers=tiers, request_timeout=0.3)
     fields: dict[str, Any] = {"model": ASYNC_FAULTY, "stream": is_streamed}
     async with serving(settings) as server, connected(server.port) as running, connected(server.port) as waiting:

@@ -21,7 +21,7 @@ from tests.service.wire_client import OPERATOR, connected, request, run
 
 pytestmark = pytest.mark.anyio
 
-PATIENT = (TierConfig("paid", wait_budget_s=60.0),)
+PATIENT = (TierConfig("paid", wait_budget_s=3600.0),)
 GPUS = "tests.service.gpus"
 
 

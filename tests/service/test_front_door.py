@@ -15,7 +15,7 @@ from tests.service.wire_client import KEY, OPERATOR, connected, request, run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
 
-PAID = TierConfig("paid", wait_budget_s=60.0, requests_per_minute=3)
+PAID = TierConfig("paid", wait_budget_s=3600.0, requests_per_minute=3)
 ANTHROPIC = {**KEY, "anthropic-version": "2023-06-01"}
 
 
@@ -80,7 +80,7 @@ async def test_what_an_answer_did_not_use_is_given_back() -> None:
 
 async def test_a_request_that_is_refused_later_counts_for_nothing(gate: Gate) -> None:
     """Over capacity a request is refused after its limit was charged: all of it is given back."""
-    tiers = (TierConfig("paid", wait_budget_s=60.0), TierConfig("free", wait_budget_s=0.0, requests_per_minute=3))
+    tiers = (TierConfig("paid", wait_budget_s=3600.0), TierConfig("free", wait_budget_s=0.0, requests_per_minute=3))
     async with serving(quick(tiers=tiers, workers=1, max_batch_size=1, backend=FAULTY)) as server:
         async with connected(server.port) as held, connected(server.port) as waiting:
             held.write(run(gate.hold))
@@ -262,7 +262,7 @@ async def test_no_time_in_a_line_has_more_digits_than_it_knows(capfd: pytest.Cap
 @pytest.mark.parametrize("route", ["/v1/run", "/v1/run?by=asgi", "/v1/messages", "/v1/messages?by=asgi"])
 async def test_what_is_refused_is_no_billed_input(route: str, gate: Gate, capfd: pytest.CaptureFixture[str]) -> None:
     """By its limit or by the capacity, and who leaves before there is an answer: these were counted as billed."""
-    tiers = (TierConfig("paid", wait_budget_s=60.0), TierConfig("free", wait_budget_s=0.0, tokens_per_minute=100))
+    tiers = (TierConfig("paid", wait_budget_s=3600.0), TierConfig("free", wait_budget_s=0.0, tokens_per_minute=100))
     limits = {"workers": 1, "max_batch_size": 1, "service_time": 1.0}
 
     def question(text: str, key: str) -> bytes:

@@ -18,7 +18,7 @@ from tests.service.wire_client import KEY, connected, request, run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quiet")]
 
-PATIENT = (TierConfig("paid", wait_budget_s=60.0), TierConfig("free", wait_budget_s=60.0))
+PATIENT = (TierConfig("paid", wait_budget_s=3600.0), TierConfig("free", wait_budget_s=3600.0))
 
 
 def count(server: Serving, outcome: Outcome) -> int:

@@ -119,7 +119,7 @@ async def test_nothing_of_a_request_on_the_short_way_waits_for_the_collector(
     case: Callable[[Serving, str], Awaitable[None]], path: str
 ) -> None:
     """A request and what it was submitted as knew each other for ever: a megabyte of input was kept for each of thousands."""
-    tiers = (TierConfig("paid", wait_budget_s=60.0), TierConfig("free", wait_budget_s=60.0, requests_per_minute=1))
+    tiers = (TierConfig("paid", wait_budget_s=3600.0), TierConfig("free", wait_budget_s=3600.0, requests_per_minute=1))
     async with serving(quick(tiers=tiers, body_timeout=0.1, service_time=0.005)) as server:
         for _ in range(3):
             await case(server, path)

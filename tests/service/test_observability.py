@@ -25,7 +25,7 @@ async def scrape(server: Serving) -> Metrics:
 
 
 async def test_counts_by_outcome_are_those_of_the_requests(path: str, gate: Gate) -> None:
-    tiers = (TierConfig("paid", wait_budget_s=60.0), TierConfig("free", wait_budget_s=0.0))
+    tiers = (TierConfig("paid", wait_budget_s=3600.0), TierConfig("free", wait_budget_s=0.0))
     limits = {"workers": 1, "max_batch_size": 1, "service_time": 1.0, "request_timeout": 1.0}
     settings = quick(backend=ASYNC_FAULTY, tiers=tiers, **limits)
     async with serving(settings) as server:

@@ -282,7 +282,7 @@ async def test_a_request_that_does_not_start_in_time_is_told_so() -> None:
 
 
 async def test_who_runs_is_not_disturbed_by_who_is_refused() -> None:
-    tiers = (TierConfig("paid", start_budget_s=60.0), TierConfig("free", start_budget_s=60.0))
+    tiers = (TierConfig("paid", start_budget_s=3600.0), TierConfig("free", start_budget_s=3600.0))
     async with generating(simulated(simulated_time_scale=0.02, tiers=tiers)) as server:
         contents = [f"{number} " * 50 for number in range(12)]
         requests = [
