@@ -1,12 +1,12 @@
 """Drives the dispatcher: calls it with the time, performs its effects, and sleeps until its next deadline.
 
-The hot path is callback-shaped: `submit` returns at once and `on_end` is called once, without a task or a future for each
-request. Whoever wants to await puts a future on top.
+The hot path is callback-shaped: `submit` returns at once and `on_end` is called once. No request takes a task or a future.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from math import inf
 from typing import TypeAlias
@@ -191,7 +191,7 @@ class Driver:
     def _ask_gate(self, caller: Caller, *, is_early: bool, now: float) -> Refusal | None:
         dispatcher, gate = self._dispatcher, self._gate
         capacity_rate = dispatcher.capacity_rate
-        fresh_share = gate.fresh_share(caller.tier, capacity_rate=capacity_rate, now=now)
+        fresh_share = partial(gate.fresh_share, caller.tier, capacity_rate=capacity_rate, now=now)
         return gate.admit(
             caller.tier,
             key=caller.key_id or caller.tenant,

@@ -5,6 +5,7 @@ The core is the very code that the service runs; a simulator that re-implements 
 """
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -105,7 +106,7 @@ class World:
             self._recorder.ended(request.tier, Outcome.EXPIRED)
             return
         capacity_rate = dispatcher.capacity_rate
-        fresh_share = gate.fresh_share(request.tier, capacity_rate=capacity_rate, now=now)
+        fresh_share = partial(gate.fresh_share, request.tier, capacity_rate=capacity_rate, now=now)
         refusal = gate.admit(
             request.tier,
             work_ahead=dispatcher.num_ahead_of(request.tier, request.tenant, fresh_share=fresh_share),

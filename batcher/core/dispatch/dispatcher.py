@@ -3,14 +3,14 @@
 It decides and never acts: every input returns effects for its shell to perform. The rules, in the order in which they bind:
 
 - A request that was accepted has exactly one end: `Answer`, `Refuse`, or its owner's `cancel`.
-- Batches that must run again go before fresh ones, for their requests are the oldest; a search for a bad input only up to its
-  share of the workers.
+- Batches that must run again go before fresh ones: their requests are the oldest. A search for a bad input has a share.
 - The members of a fresh batch are chosen at the moment it leaves for a free worker, never earlier. When that moment comes is
   the policy's business, who is taken is the tiers'.
 - Whatever passes its deadline ends then, waiting or running, whether or not a worker is free.
 - A worker's late word (an older incarnation, a superseded attempt) changes nothing.
 """
 
+from collections.abc import Callable
 from itertools import count
 from math import inf
 
@@ -34,7 +34,7 @@ class Dispatcher:
 
     `_live` holds every request that was accepted and has not ended; each of them either waits in `_tiers`, or is a member of
     one batch in `_inflight` or `_retries` (batches that run again as soon as a worker is free). A batch may have members that
-    are no longer live: they ended by deadline or cancellation, and their outputs are dropped.
+    have ended, by deadline or cancellation: their outputs are dropped. `_departs_at` is `_next_departure_at()` as it is now.
     """
 
     def __init__(self, config: DispatchConfig, *, now: float) -> None:
@@ -51,6 +51,7 @@ class Dispatcher:
         self._load = Load(service_time_s=config.service_time_s)
         self._counters = Counters()
         self._is_draining = False
+        self._departs_at = inf
 
     def __repr__(self) -> str:
         counts = f"waiting={self._tiers.num_waiting} inflight={len(self._inflight)} parked={len(self._retries)}"
@@ -70,14 +71,14 @@ class Dispatcher:
         """Requests per second that the ready workers serve in full batches, by their time of late; 0 if none is ready."""
         return self._workers.num_ready * self.max_batch_size / self._service_time.mean_s
 
-    def num_ahead_of(self, tier: str, tenant: str, *, fresh_share: float = 0.0) -> int:
+    def num_ahead_of(self, tier: str, tenant: str, *, fresh_share: Callable[[], float] | None = None) -> int:
         """About how many would leave before the tenant's next request (`Tiers.num_ahead_of`). O(number of tiers)."""
         num_ahead = self._tiers.num_ahead_of(tier, tenant, fresh_share=fresh_share, batch_size=self.max_batch_size)
         return num_ahead + self._retries.num_requests
 
     def next_deadline(self) -> float | None:
         """When to call `tick` if nothing happens before; None if nothing is due. What has passed is due now."""
-        instant = min(self._live.next_deadline(), self._workers.next_deadline(), self._next_departure_at())
+        instant = min(self._live.next_deadline(), self._workers.next_deadline(), self._departs_at)
         return instant if instant != inf else None
 
     def statistics(self) -> DispatchStatistics:
@@ -95,13 +96,13 @@ class Dispatcher:
             return (no_room(request, self._tiers.num_waiting, self.capacity_rate),)
         displaced = self._tiers.push(request)
         self._live.open(request)
-        if not displaced and self._next_departure_at() > now:
+        self._departs_at = self._next_departure_at()
+        if not displaced and self._departs_at > now:
             return NOTHING
-        effects: list[Effect] = []
         self._counters.num_displaced += len(displaced)
         for other in displaced:
             self._live.close(other)
-            effects.append(no_room(other, self._tiers.num_waiting, self.capacity_rate))
+        effects: list[Effect] = [no_room(other, self._tiers.num_waiting, self.capacity_rate) for other in displaced]
         return self._dispatch(effects, now=now)
 
     def has_left(self, request_id: int) -> bool:
@@ -115,6 +116,7 @@ class Dispatcher:
         self._live.close(request)
         if self._tiers.is_waiting(request):
             self._tiers.remove(request)
+            self._departs_at = self._next_departure_at()
         self._counters.num_cancelled += 1
         return True
 
@@ -187,11 +189,8 @@ class Dispatcher:
         return self._dispatch(effects, now=now)
 
     def tick(self, *, now: float, due_at: float | None = None) -> Effects:
-        """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave.
-
-        `due_at` is the instant it was asked for. Much later means that the shell was away: answers may wait unread, so what it
-        took is not counted against the workers.
-        """
+        """Does what is due: expires requests, gives hung workers up, starts rested ones, lets a batch leave. `due_at` is the
+        instant it was asked for: if it comes much later the shell was away, and workers that seem to hang are excused."""
         effects: list[Effect] = []
         if due_at is not None:
             self._workers.excuse(now - due_at)
@@ -209,7 +208,7 @@ class Dispatcher:
         """When what waits may leave: infinity while there is nothing to send or nobody to send it to."""
         if not self._workers.num_free:
             return inf
-        if self._is_retry_due:
+        if self._retries.num_requests and self._is_retry_due:
             return -inf
         if not self._tiers.num_waiting:
             return inf
@@ -231,7 +230,7 @@ class Dispatcher:
     def _dispatch(self, effects: list[Effect], *, now: float) -> list[Effect]:
         """Sends batches while one may leave and a worker is free. Returns the list that it adds to."""
         self._expire(effects, now=now)
-        while self._next_departure_at() <= now:
+        while (departs_at := self._next_departure_at()) <= now:
             is_canary = self._workers.is_on_probation(self._workers.next_free())
             max_size = 1 if is_canary else self.max_batch_size
             if self._is_retry_due:
@@ -244,6 +243,7 @@ class Dispatcher:
             self._inflight.add(Flight(batch, worker.id, now))
             self._counters.count_departure(batch)
             effects.append(RunBatch(worker.id, worker.incarnation, batch.id, batch.attempt, batch.requests, batch.reason))
+        self._departs_at = departs_at
         return effects
 
     def _next_fresh(self, max_size: int, *, now: float) -> Batch:
@@ -290,11 +290,11 @@ class Dispatcher:
         self._inflight.check()
         self._workers.check()
         self._live.check()
+        assert self._departs_at == self._next_departure_at(), "what waits leaves at another instant than it says"
         batches = [flight.batch for flight in self._inflight] + list(self._retries)
         placed = [request.id for queue in self._tiers for request in queue]
         placed += [request.id for batch in batches for request in batch.requests if request.id in self._live]
         assert sorted(placed) == sorted(r.id for r in self._live), "a live request is in no place, or in two"
-        assert all(1 <= len(batch.requests) <= self.max_batch_size for batch in batches)
-        assert all(batch.attempt <= self._config.max_attempts for batch in batches)
+        assert all(1 <= len(b.requests) <= self.max_batch_size and b.attempt <= self._config.max_attempts for b in batches)
         assert self._workers.count(WorkerState.BUSY) == len(self._inflight), "a busy worker without a batch, or the reverse"
         assert not (self._retries.num_lost and self._workers.num_free), "a batch waits to run again beside a free worker"

@@ -16,7 +16,7 @@ for a higher one, which displaces its newest requests.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 
 from batcher.types import Request
@@ -177,8 +177,7 @@ class Tiers:
         return num_requests < free_requests and num_bytes + request.num_bytes <= free_bytes
 
     def push(self, request: Request) -> list[Request]:
-        """Lets it wait, and returns those of lower tiers that were displaced. Asserts `has_room_for`."""
-        assert self.has_room_for(request)
+        """Lets a request wait that has room (`has_room_for`), and returns those of lower tiers that were displaced."""
         displaced = []
         lower = reversed(self._queues)
         queue = next(lower)
@@ -228,18 +227,21 @@ class Tiers:
         assert oldest_at < inf
         return oldest_at
 
-    def num_ahead_of(self, tier: str, tenant: str, *, fresh_share: float = 0.0, batch_size: int = 1) -> int:
+    def num_ahead_of(
+        self, tier: str, tenant: str, *, fresh_share: Callable[[], float] | None = None, batch_size: int = 1
+    ) -> int:
         """How many would be taken before the tenant's next request, the starving apart, and apart from what comes to higher
         tiers: at most so many of those that wait now, and with a `fresh_share` about so many of all. O(tiers).
 
-        Of whom the next batch has room for, only those that wait are counted: nobody is kept out for who may come.
+        Of whom the next batch has room for, only those that wait are counted: nobody is kept out for who may come, and the
+        share is not asked for.
         """
         num_higher = 0
         for queue in self._queues:
             if queue.name == tier:
                 num_ahead = num_higher + queue.num_ahead_of(tenant)
-                if fresh_share > 0.0 and num_ahead >= batch_size:
-                    num_ahead = num_higher + queue.num_ahead_of(tenant, fresh_share=fresh_share)
+                if fresh_share is not None and num_ahead >= batch_size:
+                    num_ahead = num_higher + queue.num_ahead_of(tenant, fresh_share=fresh_share())
                 return num_ahead
             num_higher += len(queue)
         raise KeyError(tier)

@@ -137,12 +137,12 @@ def test_newcomers_go_before_a_tenants_second_request_and_not_before_its_first()
     push_all(tiers, [a_request(index, tenant=f"t{index}") for index in range(21)])
     push_all(tiers, [a_request(100 + index, tenant="t3") for index in range(2)])
 
-    assert tiers.num_ahead_of("paid", "new", fresh_share=1.5) == 21
+    assert tiers.num_ahead_of("paid", "new", fresh_share=lambda: 1.5) == 21
     assert tiers.num_ahead_of("paid", "t3") == 23
-    assert tiers.num_ahead_of("paid", "t3", fresh_share=0.5) == 2 * 23
-    assert tiers.num_ahead_of("paid", "t3", fresh_share=0.99) == 3 + 10 + 3 * 20
-    assert tiers.num_ahead_of("paid", "t3", fresh_share=1.5) == 3 + 10 + 3 * 20
-    assert tiers.num_ahead_of("free", "new", fresh_share=1.5) == 23
+    assert tiers.num_ahead_of("paid", "t3", fresh_share=lambda: 0.5) == 2 * 23
+    assert tiers.num_ahead_of("paid", "t3", fresh_share=lambda: 0.99) == 3 + 10 + 3 * 20
+    assert tiers.num_ahead_of("paid", "t3", fresh_share=lambda: 1.5) == 3 + 10 + 3 * 20
+    assert tiers.num_ahead_of("free", "new", fresh_share=lambda: 1.5) == 23
 
 
 def test_a_lower_tier_waits_for_all_of_the_higher_ones() -> None:
