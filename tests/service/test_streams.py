@@ -157,7 +157,8 @@ async def test_a_client_that_does_not_read_is_cut_off_and_holds_nothing() -> Non
 async def test_the_system_does_not_hide_who_does_not_read() -> None:
     """By itself it took megabytes of a stream that nobody read: most answers were over before anybody could tell, and until
     then they kept slots and blocks from others."""
-    async with generating(simulated(simulated_answer="repeat", body_timeout=0.05)) as server, connected(server.port) as deaf:
+    settings = simulated(simulated_answer="repeat", simulated_time_scale=0.02, body_timeout=0.05)
+    async with generating(settings) as server, connected(server.port) as deaf:
         cast(asyncio.Transport, deaf.writer.transport).pause_reading()
         deaf.write(ask("x", max_tokens=LONG, stream=True))
         await until(lambda: server.count(Outcome.CANCELLED) + server.count(Outcome.OK) == 1)
