@@ -36,7 +36,7 @@ _REMEMBERED_S = 0.02
 To look again and to word it anew is a seventh of what a refusal costs in a flood."""
 
 _MAX_BILLS = 10_000
-"""Keys whose subjects, and last refusals, are kept ready: some 15 MB. Beyond it all are built anew, a microsecond each."""
+"""Keys whose subjects, and last refusals, are kept ready: some 10 MB. Beyond it all are built anew, a microsecond each."""
 
 
 class LimitKind(StrEnum):

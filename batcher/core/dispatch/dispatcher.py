@@ -3,7 +3,7 @@
 It decides and never acts: every input returns effects for its shell to perform. The rules, in the order in which they bind:
 
 - A request that was accepted has exactly one end: `Answer`, `Refuse`, or its owner's `cancel`.
-- Batches that must run again go before fresh ones: their requests are the oldest. A search for a bad input has a share.
+- Batches that run again go before fresh ones, being the oldest; a search for a bad input has but a share of the workers.
 - The members of a fresh batch are chosen at the moment it leaves for a free worker, never earlier. When that moment comes is
   the policy's business, who is taken is the tiers'.
 - Whatever passes its deadline ends then, waiting or running, whether or not a worker is free.
